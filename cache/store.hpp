@@ -1,0 +1,63 @@
+// The kernel cache: one SQLite file of cubins, keyed by everything that can change them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ordo/error.hpp"
+
+namespace ordo::cache {
+
+/// One cached kernel. `bytes` is the cubin.
+struct Entry {
+  std::string key;        ///< hex SHA-256, see kernel_key
+  std::string name;       ///< "main", "preprocess", ...
+  std::string plan;       ///< canonical text of the Plan
+  std::string toolchain;  ///< "NVRTC 13.0.88"
+  std::string arch;
+  int registers = 0, stack_bytes = 0, shared_bytes = 0, barriers = 0;
+  int spill_bytes = 0;
+  double compile_ms = 0;
+  std::string entry;      ///< extern "C" symbol
+  std::string sha256;     ///< of bytes
+  std::vector<std::byte> bytes;
+};
+
+/// The key of a kernel: SHA-256 over schema version, generated source, flags, full NVRTC version with build number, and arch,
+/// each with its length, so that no two inputs collide by concatenation. Contains no path, time, locale or host name.
+ORDO_API std::string kernel_key(const std::string& source, const std::vector<std::string>& flags,
+                                const std::string& toolchain, const std::string& arch);
+
+/// Where the cache file is by the environment: $ORDO_CACHE, else $XDG_CACHE_HOME/ordo/cache.db, else ~/.cache/ordo/cache.db;
+/// nullopt when none of these is set.
+ORDO_API std::optional<std::string> default_path();
+
+/// Thread-safe, and safe beside other processes on the same file.
+class ORDO_API Store {
+ public:
+  /// Opens or creates the file and its folder. Errors: the folder cannot be made, the file is not a cache of ours, SQLite is older
+  /// than 3.40.
+  static Result<Store> open(const std::string& path);
+  /// A store in this process' memory.
+  static Result<Store> in_memory();
+
+  [[nodiscard]] const std::string& path() const;  ///< ":memory:" for in_memory()
+
+  /// The entry, or nullopt. A row whose SHA-256 does not match its bytes is a miss.
+  [[nodiscard]] Result<std::optional<Entry>> get(const std::string& key) const;
+  /// Stores; an existing row of the same key is replaced only if it is damaged.
+  Result<void> put(const Entry& entry);
+  /// Everything but the bytes, ordered by key.
+  [[nodiscard]] Result<std::vector<Entry>> list() const;
+
+  struct Impl;
+
+ private:
+  explicit Store(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace ordo::cache

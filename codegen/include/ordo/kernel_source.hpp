@@ -1,0 +1,26 @@
+// KernelSource: generated CUDA text and what is needed to compile it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ordo/error.hpp"
+#include "ordo/plan.hpp"
+#include "ordo/target.hpp"
+
+namespace ordo {
+
+/// One kernel of a plan: a self-contained, header-free CUDA C++20 translation unit with one entry.
+struct KernelSource {
+  std::string name;    ///< "main", "preprocess", "convert", ("scales" for exact); unique within a plan
+  std::string entry;   ///< extern "C" symbol
+  std::string text;    ///< the source
+  std::string arch;    ///< "sm_90a"
+  int threads = 0;     ///< a block
+  int shared_bytes = 0;  ///< dynamic shared memory a block
+};
+
+/// All kernels of a plan, the main one first. Pure and thread-safe; the same plan gives the same text.
+ORDO_API Result<std::vector<KernelSource>> generate(const Plan& plan, const Target& target);
+
+}  // namespace ordo

@@ -1,0 +1,108 @@
+// Plan: how a problem is computed. A Plan and the cubin made from it decide every bit of the result.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ordo/error.hpp"
+#include "ordo/problem.hpp"
+#include "ordo/target.hpp"
+
+namespace ordo {
+
+/// In which order a KV tile visits its Q tiles, and in which order KV tiles add into a dQ tile.
+/// The definitions are templates/schedule/schedule.cuh, which host and device both include.
+enum class Schedule {
+  ascending,   ///< Q tiles upwards; KV 0, 1, 2, ... add in turn
+  descending,  ///< Q tiles downwards (DASH, for causal masks); KV 0, 1, 2, ... add in turn
+  shift,       ///< each KV tile starts `shift_stride` Q tiles after its neighbour (DASH, full masks): no stall
+  alternate,   ///< causal: groups of heads alternate between ascending and descending
+};
+
+/// How the partial dQ tiles of different KV tiles are summed.
+enum class Accumulate {
+  atomic,   ///< fp32 adds in arrival order: NOT deterministic; measures what determinism costs
+  ordered,  ///< fp32 adds in the schedule's fixed order (the default)
+  exact,    ///< int32 fixed point: any order gives the same bits. Needs an LSE that belongs to Q and K
+};
+
+ORDO_API std::string_view to_string(Schedule schedule);
+ORDO_API std::string_view to_string(Accumulate accumulate);
+ORDO_API Result<Schedule> parse_schedule(std::string_view text);
+ORDO_API Result<Accumulate> parse_accumulate(std::string_view text);
+
+/// Sizes baked into a kernel by `static_shape`: fewer registers and divisions, one kernel a shape.
+struct StaticShape {
+  std::int64_t batch = 0, seqlen_q = 0, seqlen_k = 0, kv_heads = 0;
+  friend bool operator==(const StaticShape&, const StaticShape&) = default;
+};
+
+struct Plan {
+  // What the kernel is for. Lengths, batch, heads and strides are run-time parameters.
+  DType dtype = DType::bf16;
+  int head_dim = 128;
+  Mask mask = Mask::full;
+  int group = 1;  ///< query heads a KV head
+
+  // How.
+  Schedule schedule = Schedule::ascending;
+  Accumulate accumulate = Accumulate::ordered;
+  int tile_q = 64;
+  int tile_kv = 128;
+  int stages = 2;        ///< Q stages and dO stages in shared memory
+  int cluster = 1;       ///< CTAs a cluster, on neighbouring KV tiles; 2 exchanges dS through distributed shared memory
+  bool dq_delay = true;  ///< the dQ product of a step is issued one step later
+  int dq_buffers = 1;    ///< fp32 dQ staging buffers in shared memory
+  int workers = 132;     ///< clusters (CTAs when cluster == 1) that are resident at once
+  int shift_stride = 1;  ///< schedule shift only: Q tiles between neighbours
+  int head_group = 1;    ///< query-head walks dispatched together, KV tiles slowest
+  std::optional<StaticShape> static_shape;
+
+  /// The rules of the type itself (ranges and combinations a kernel exists for), without a problem.
+  [[nodiscard]] ORDO_API Result<void> validate() const;
+
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+
+/// Canonical text, one line, every field, in declaration order:
+/// "attention-backward dtype=bf16 head_dim=128 mask=full group=1 schedule=shift ... static_shape=none".
+ORDO_API std::string to_text(const Plan& plan);
+
+/// Reads canonical text back; a key may be missing (its default), none may be unknown or repeated. Validates.
+ORDO_API Result<Plan> parse_plan(std::string_view text);
+
+/// Validates problem and plan and that the plan was made for such a problem (dtype, head_dim, mask, group, shape).
+ORDO_API Result<void> check_fit(const AttentionBackward& problem, const Plan& plan);
+
+/// What the caller fixed by hand; the planner chooses the rest.
+struct PlanRequest {
+  std::optional<Schedule> schedule;
+  std::optional<Accumulate> accumulate;
+  bool static_shape = false;
+};
+
+/// One plan the planner weighed.
+struct Candidate {
+  Plan plan;
+  double predicted_ms = 0;
+  int predicted_registers = 0;
+  std::string note;  ///< why it is where it is in the list
+};
+
+struct PlanChoice {
+  Plan plan;
+  int predicted_registers = 0;  ///< a consumer thread
+  double predicted_ms = 0;
+  std::string reason;                 ///< one sentence a person can act on
+  std::vector<Candidate> candidates;  ///< best first; candidates[0].plan == plan
+};
+
+/// Chooses a plan. Pure: the same arguments give the same answer on any machine. Thread-safe.
+/// Errors: an invalid problem, a request no kernel serves (e.g. shift with a causal mask).
+ORDO_API Result<PlanChoice> make_plan(const AttentionBackward& problem, const Target& target,
+                                      const PlanRequest& request = {});
+
+}  // namespace ordo

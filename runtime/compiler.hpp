@@ -1,0 +1,69 @@
+// NVRTC, opened at run time: generated source to cubin, with the log read for registers, spills and warnings.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ordo/error.hpp"
+#include "ordo/kernel_source.hpp"
+#include "runtime/cubin.hpp"
+
+namespace ordo {
+
+/// Which NVRTC is in use. `build` comes from a probe compile (__CUDACC_VER_BUILD__): nvrtcVersion lacks it.
+struct ToolchainVersion {
+  int major = 0, minor = 0, build = 0;
+  std::string library;   ///< path of libnvrtc
+  std::string builtins;  ///< path of libnvrtc-builtins
+  [[nodiscard]] ORDO_API std::string text() const;  ///< "NVRTC 13.0.88"
+};
+
+/// Compiled bytes with everything known about them.
+struct Cubin {
+  std::vector<std::byte> bytes;
+  std::string sha256;  ///< of bytes, hex
+  std::string arch;
+  CubinKernel kernel;
+  int spill_store_bytes = 0;
+  int spill_load_bytes = 0;
+  std::vector<std::string> warnings;  ///< ptxas and front-end warning lines
+  std::string log;
+  double compile_ms = 0;
+};
+
+/// Thread-safe: compile() may run on several threads at once.
+class ORDO_API Compiler {
+ public:
+  /// Finds and opens NVRTC: $ORDO_NVRTC (a file or folder), the folder configured at build time, the loader's path, $CUDA_HOME and
+  /// $CUDA_PATH, /usr/local/cuda. Errors name every path tried.
+  static Result<Compiler> open();
+
+  [[nodiscard]] const ToolchainVersion& version() const;
+
+  /// The fixed flags for `arch`; everything here is in the cache key.
+  [[nodiscard]] static std::vector<std::string> flags(const std::string& arch);
+
+  /// Compiles. A spill, or one of ptxas' C7508, C7510, C7511 warnings (setmaxnreg ignored, wgmma serialised) is an error unless
+  /// `allow_spills`: then they are reported in the Cubin.
+  [[nodiscard]] Result<Cubin> compile(const KernelSource& source, bool allow_spills = false) const;
+
+  struct Impl;
+
+ private:
+  explicit Compiler(std::shared_ptr<const Impl> impl);
+  std::shared_ptr<const Impl> impl_;
+};
+
+/// What ptxas -v and the front end said, from NVRTC's log.
+struct CompileLog {
+  int registers = 0;
+  int stack_bytes = 0;
+  int spill_store_bytes = 0;
+  int spill_load_bytes = 0;
+  std::vector<std::string> warnings;
+};
+ORDO_API CompileLog parse_log(const std::string& log);
+
+}  // namespace ordo
