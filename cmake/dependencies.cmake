@@ -1,0 +1,23 @@
+# Third-party libraries. All of them are private: nothing that links libordo sees them.
+
+find_package(fmt 9 REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(CLI11 2.1 REQUIRED)
+if(BUILD_TESTING)
+  find_package(doctest 2.4 REQUIRED)
+endif()
+find_package(Threads REQUIRED)
+
+# SQLite, zlib and zstd are linked statically where the archive is installed: libordo then needs nothing but the C and C++
+# runtimes, and SQLite's version is the one it was tested with.
+find_library(SQLite3_LIBRARY NAMES libsqlite3.a sqlite3)
+find_package(SQLite3 3.40 REQUIRED)
+
+set(ZLIB_USE_STATIC_LIBS ON)
+find_package(LLVM 19.1 REQUIRED CONFIG)
+if(TARGET zstd::libzstd_static AND TARGET zstd::libzstd_shared)
+  # LLVM's package names only the shared target.
+  get_target_property(ZSTD_ARCHIVE zstd::libzstd_static IMPORTED_LOCATION)
+  set_target_properties(zstd::libzstd_shared PROPERTIES IMPORTED_LOCATION "${ZSTD_ARCHIVE}")
+endif()
+llvm_map_components_to_libnames(ORDO_LLVM_LIBRARIES object support)
