@@ -1,0 +1,97 @@
+// The CUDA driver API, opened at run time, so that a machine without a GPU or driver still plans, compiles and tests.
+//
+// For code that launches; it includes <cuda.h>. Code that only needs a device, memory, streams and timing: runtime/device.hpp.
+#pragma once
+
+#include <cuda.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "ordo/error.hpp"
+
+namespace ordo {
+
+/// The functions of libcuda.so.1 that ordo calls. Member `fooBar` is the driver's cuFooBar, in the form it had in CUDA 12.0 (the
+/// first with cuLibrary); see the CUDA driver API reference for each. A table from driver() has no null member and lives for
+/// ever.
+struct Driver {
+  decltype(&::cuInit) init = nullptr;
+  decltype(&::cuDriverGetVersion) driverGetVersion = nullptr;
+  decltype(&::cuGetErrorName) getErrorName = nullptr;
+  decltype(&::cuGetErrorString) getErrorString = nullptr;
+
+  decltype(&::cuDeviceGet) deviceGet = nullptr;
+  decltype(&::cuDeviceGetCount) deviceGetCount = nullptr;
+  decltype(&::cuDeviceGetName) deviceGetName = nullptr;
+  decltype(&::cuDeviceGetAttribute) deviceGetAttribute = nullptr;
+  decltype(&::cuDeviceTotalMem) deviceTotalMem = nullptr;
+
+  decltype(&::cuDevicePrimaryCtxRetain) devicePrimaryCtxRetain = nullptr;
+  decltype(&::cuDevicePrimaryCtxRelease) devicePrimaryCtxRelease = nullptr;
+  decltype(&::cuCtxGetCurrent) ctxGetCurrent = nullptr;
+  decltype(&::cuCtxSetCurrent) ctxSetCurrent = nullptr;
+  decltype(&::cuCtxPushCurrent) ctxPushCurrent = nullptr;
+  decltype(&::cuCtxPopCurrent) ctxPopCurrent = nullptr;
+  CUresult(CUDAAPI* ctxGetDevice)(CUdevice*) = nullptr;  // spelled out: CUDA 13 headers may declare a newer form
+  decltype(&::cuCtxGetId) ctxGetId = nullptr;
+  CUresult(CUDAAPI* ctxSynchronize)() = nullptr;  // likewise
+
+  decltype(&::cuStreamCreate) streamCreate = nullptr;
+  decltype(&::cuStreamDestroy) streamDestroy = nullptr;
+  decltype(&::cuStreamSynchronize) streamSynchronize = nullptr;
+  decltype(&::cuStreamWaitEvent) streamWaitEvent = nullptr;
+  decltype(&::cuStreamIsCapturing) streamIsCapturing = nullptr;
+  decltype(&::cuStreamBeginCapture) streamBeginCapture = nullptr;
+  decltype(&::cuStreamEndCapture) streamEndCapture = nullptr;
+  decltype(&::cuGraphInstantiate) graphInstantiate = nullptr;
+  decltype(&::cuGraphLaunch) graphLaunch = nullptr;
+  decltype(&::cuGraphExecDestroy) graphExecDestroy = nullptr;
+  decltype(&::cuGraphDestroy) graphDestroy = nullptr;
+
+  decltype(&::cuEventCreate) eventCreate = nullptr;
+  decltype(&::cuEventRecord) eventRecord = nullptr;
+  decltype(&::cuEventQuery) eventQuery = nullptr;
+  decltype(&::cuEventSynchronize) eventSynchronize = nullptr;
+  decltype(&::cuEventElapsedTime) eventElapsedTime = nullptr;
+  decltype(&::cuEventDestroy) eventDestroy = nullptr;
+
+  decltype(&::cuMemAlloc) memAlloc = nullptr;
+  decltype(&::cuMemFree) memFree = nullptr;
+  decltype(&::cuMemGetInfo) memGetInfo = nullptr;
+  decltype(&::cuMemcpyHtoD) memcpyHtoD = nullptr;
+  decltype(&::cuMemcpyDtoH) memcpyDtoH = nullptr;
+  decltype(&::cuMemcpyDtoD) memcpyDtoD = nullptr;
+  decltype(&::cuMemcpyHtoDAsync) memcpyHtoDAsync = nullptr;
+  decltype(&::cuMemcpyDtoHAsync) memcpyDtoHAsync = nullptr;
+  decltype(&::cuMemcpyDtoDAsync) memcpyDtoDAsync = nullptr;
+  decltype(&::cuMemsetD8Async) memsetD8Async = nullptr;
+  decltype(&::cuMemsetD32Async) memsetD32Async = nullptr;
+
+  decltype(&::cuLibraryLoadData) libraryLoadData = nullptr;
+  decltype(&::cuLibraryUnload) libraryUnload = nullptr;
+  decltype(&::cuLibraryGetKernel) libraryGetKernel = nullptr;
+  decltype(&::cuKernelGetFunction) kernelGetFunction = nullptr;
+  decltype(&::cuKernelSetAttribute) kernelSetAttribute = nullptr;
+  decltype(&::cuFuncSetAttribute) funcSetAttribute = nullptr;
+  decltype(&::cuFuncGetAttribute) funcGetAttribute = nullptr;
+  decltype(&::cuOccupancyMaxActiveBlocksPerMultiprocessor) occupancyMaxActiveBlocksPerMultiprocessor = nullptr;
+  decltype(&::cuOccupancyMaxActiveClusters) occupancyMaxActiveClusters = nullptr;
+  decltype(&::cuLaunchKernelEx) launchKernelEx = nullptr;
+  decltype(&::cuTensorMapEncodeTiled) tensorMapEncodeTiled = nullptr;
+
+  /// Success, or an Error that names `what` ("cuMemAlloc of 4096 bytes"), the result's name and its text.
+  /// Code: no_device for a driver without a usable device, driver for the rest.
+  [[nodiscard]] ORDO_API Result<void> check(CUresult result, std::string_view what) const;
+};
+
+/// The driver, opened and initialised (cuInit) once a process. Thread-safe. Errors, all ErrorCode::no_device: libcuda.so.1 is not
+/// installed, is older than CUDA 12.0, or has no usable device. A failure is not remembered: a later call tries again.
+ORDO_API Result<const Driver*> driver();
+
+/// Fills a table through `lookup(name, version)`, which gives the function's address or null. What driver() uses, apart for
+/// tests. Errors (no_device): a function is missing; the message names the first.
+ORDO_API Result<Driver> resolve_driver(const std::function<void*(const char* name, int version)>& lookup);
+
+}  // namespace ordo
