@@ -18,7 +18,7 @@
 
 namespace ordo::schedule {
 
-enum class Kind : int { ascending, descending, shift, alternate };
+enum class Kind : int { ascending, descending, shift, alternate, symmetric_shift };
 
 /// The tile grid of one query head, and how it is walked. Lengths of at most 2^31 - 2^16.
 struct Geometry {
@@ -32,14 +32,14 @@ struct Geometry {
   int units;     ///< ceil(seqlen_k / unit_kv)
   int walks;     ///< batch * kv_heads
   int head_group;  ///< walks dispatched together
-  int wave;      ///< shift: units that rotate among themselves; otherwise unused
-  int stride;    ///< shift: Q tiles between the starts of neighbouring units; otherwise unused
+  int wave;      ///< shift: units (symmetric_shift: pairs) that rotate among themselves; otherwise unused
+  int stride;    ///< both shifts: Q tiles between the starts of neighbouring units; otherwise unused
 };
 
 /// The work of one cluster.
 struct Item {
   int walk;
-  int unit;
+  int unit;      ///< symmetric_shift: the pair
   bool flipped;  ///< alternate: this walk is one that runs downwards
 };
 
@@ -61,7 +61,7 @@ ORDO_HOST_DEVICE constexpr int steps(const Geometry& g, int unit) { return g.q_t
 ORDO_HOST_DEVICE constexpr int contributors(const Geometry& g, int q) {
   if (!g.causal) return g.units;
   const int last_row = minimum((q + 1) * g.tile_q, g.seqlen_q) - 1;
-  const int last_key = last_row + g.seqlen_k - g.seqlen_q;  // the last key that the tile's last row sees
+  const int last_key = last_row - g.seqlen_q + g.seqlen_k;  // the last key that the tile's last row sees; no sum leaves int
   return last_key < 0 ? 0 : minimum(last_key / g.unit_kv + 1, g.units);
 }
 
@@ -98,10 +98,18 @@ ORDO_HOST_DEVICE constexpr int rank(const Geometry& g, const Item& item, int q) 
 }
 
 /// True when some rank waits for an item of a higher number: all items of a group (of a wave, for shift) must then be resident.
-ORDO_HOST_DEVICE constexpr bool waits_on_later_items(Kind kind) { return kind == Kind::shift || kind == Kind::alternate; }
+ORDO_HOST_DEVICE constexpr bool waits_on_later_items(Kind kind) {
+  return kind == Kind::shift || kind == Kind::alternate || kind == Kind::symmetric_shift;
+}
+
+/// symmetric_shift: pairs of units of a walk, see below.
+ORDO_HOST_DEVICE constexpr int pairs(const Geometry& g) { return (g.units + 1) / 2; }
+
+/// Items of one walk: its units, or its pairs of units.
+ORDO_HOST_DEVICE constexpr int walk_items(const Geometry& g) { return g.kind == Kind::symmetric_shift ? pairs(g) : g.units; }
 
 /// Number of items of a launch. Fits int: the host refuses more.
-ORDO_HOST_DEVICE constexpr int items(const Geometry& g) { return g.walks * g.units; }
+ORDO_HOST_DEVICE constexpr int items(const Geometry& g) { return g.walks * walk_items(g); }
 
 /// First item of the co-resident set that `index` belongs to and its end: items in [begin, end) may wait for each other.
 struct Residents {
@@ -111,8 +119,8 @@ struct Residents {
 
 /// Decodes a number in dispatch order.
 ORDO_HOST_DEVICE constexpr Item item_at(const Geometry& g, int index) {
-  const int group = index / (g.head_group * g.units);
-  const int rest = index - group * g.head_group * g.units;
+  const int group = index / (g.head_group * walk_items(g));
+  const int rest = index - group * g.head_group * walk_items(g);
   const int walks = minimum(g.head_group, g.walks - group * g.head_group);
   return {group * g.head_group + rest % walks, rest / walks, (group & 1) != 0};
 }
@@ -120,12 +128,65 @@ ORDO_HOST_DEVICE constexpr Item item_at(const Geometry& g, int index) {
 /// See Residents. For schedules that wait on lower items only, the set is the item itself.
 ORDO_HOST_DEVICE constexpr Residents residents(const Geometry& g, int index) {
   if (!waits_on_later_items(g.kind)) return {index, index + 1};
-  const int group = index / (g.head_group * g.units);
-  const int base = group * g.head_group * g.units;
+  const int group = index / (g.head_group * walk_items(g));
+  const int base = group * g.head_group * walk_items(g);
   const int walks = minimum(g.head_group, g.walks - group * g.head_group);
   if (g.kind == Kind::alternate) return {base, base + walks * g.units};
   const int first = (index - base) / walks / g.wave * g.wave;
-  return {base + walks * first, base + walks * minimum(first + g.wave, g.units)};
+  return {base + walks * first, base + walks * minimum(first + g.wave, walk_items(g))};
+}
+
+// symmetric_shift (DASH, causal): one worker takes pair p, that is unit p (long) and then unit units-1-p (short); the middle unit of
+// an odd count is a pair by itself. Pairs rotate in waves of `wave`, waves add in wave order. Let f be the first Q tile that every
+// long unit of the wave sees. The long units first rotate through the rectangle of Q tiles f .. q_tiles-1, then ascend through
+// what is left of the triangle below f, diagonal first; then each worker walks its short unit downwards.
+
+/// One step of a worker.
+struct Visit {
+  int unit;
+  int q;
+};
+
+/// First and one past the last pair of the wave of pair `p`.
+struct Wave {
+  int first;
+  int end;
+};
+ORDO_HOST_DEVICE constexpr Wave wave_of(const Geometry& g, int p) {
+  const int first = p - p % g.wave;
+  return {first, minimum(first + g.wave, pairs(g))};
+}
+
+/// Steps of pair `p` for each query head.
+ORDO_HOST_DEVICE constexpr int pair_steps(const Geometry& g, int p) {
+  const int other = g.units - 1 - p;
+  return steps(g, p) + (other == p ? 0 : steps(g, other));
+}
+
+/// Step `t`, 0 <= t < pair_steps(), of pair `p`.
+ORDO_HOST_DEVICE constexpr Visit pair_visit(const Geometry& g, int p, int t) {
+  const Wave wave = wave_of(g, p);
+  const int f = first_q(g, wave.end - 1);
+  const int rows = g.q_tiles - f;
+  if (t < rows) return {p, f + (g.stride * (p - wave.first) + t) % rows};
+  if (t < steps(g, p)) return {p, first_q(g, p) + t - rows};
+  return {g.units - 1 - p, g.q_tiles - 1 - (t - steps(g, p))};
+}
+
+/// The turn of `unit` among the contributors of Q tile `q`: waves in order; inside a wave the long units as they rotate or ascend, then
+/// the short ones, of which the shortest arrives last.
+ORDO_HOST_DEVICE constexpr int pair_rank(const Geometry& g, int unit, int q) {
+  const int p = minimum(unit, g.units - 1 - unit);
+  const Wave wave = wave_of(g, p);
+  const int seen_by = contributors(g, q);
+  // Short units of pairs a .. b-1 see q when the pair is at least units - seen_by.
+  const int shorts = g.units / 2;
+  const int before = minimum(seen_by, wave.first) + maximum(minimum(wave.first, shorts) - (g.units - seen_by), 0);
+  if (unit != p) return before + (wave.end - wave.first) + minimum(wave.end, shorts) - 1 - p;
+  const int f = first_q(g, wave.end - 1);
+  if (q < f) return before + minimum(seen_by, wave.end) - 1 - p;
+  const int turn = minimum((q - f) / g.stride, wave.end - wave.first - 1) - (p - wave.first);
+  return before + (turn < 0 ? turn + wave.end - wave.first : turn);
 }
 
 }  // namespace ordo::schedule

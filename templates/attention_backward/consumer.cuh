@@ -1,0 +1,404 @@
+// A consumer warpgroup: 64 keys of the CTA's KV tile. dK and dV stay in its registers over the whole walk of an item.
+//
+// S and dP are computed transposed (rows are keys), so that P and dS leave the accumulators already in the register layout of an
+// A operand and dV, dK need no trip through shared memory. Only dS is written there, once, for dQ.
+#pragma once
+
+#include "attention_backward/layout.cuh"
+#include "attention_backward/producer.cuh"
+#include "sm90/mbarrier.cuh"
+#include "sm90/numbers.cuh"
+#include "sm90/wgmma.cuh"
+
+namespace ordo::attention_backward {
+
+inline constexpr int kScores = config.tile_q / 2;    // S^T accumulators a thread: 64 keys x tile_q over 128 threads
+inline constexpr int kPairs = config.tile_q / 4;     // the same as 16-bit pairs
+inline constexpr int kOutputs = config.head_dim / 2; // dK or dV accumulators a thread
+inline constexpr int kPartials = 32;                 // dQ accumulators a thread: a 64 x 64 slice
+
+/// S^T = K Q^T or dP^T = V dO^T for 64 keys: `a` is the warpgroup's K or V rows, `b` the Q or dO tile.
+template <bool Accumulate>
+ORDO_DEVICE void multiply_scores(float (&s)[kScores], u32 a, u32 b) {
+#pragma unroll
+  for (int k = 0; k < config.head_dim / 16; ++k) {
+    const u64 a_tile = descriptor(a + (k / 4) * kKvChunkBytes + (k % 4) * 32, 16);
+    const u64 b_tile = descriptor(b + (k / 4) * kQChunkBytes + (k % 4) * 32, 16);
+    if (Accumulate || k > 0)
+      mma<Major::k, Major::k>(s, a_tile, b_tile);
+    else
+      mma_first<Major::k, Major::k>(s, a_tile, b_tile);
+  }
+}
+
+/// dV += P^T dO or dK += dS^T Q, P^T or dS^T as register fragments.
+ORDO_DEVICE void multiply_outputs(float (&out)[kOutputs], const u32 (&p)[kPairs], u32 b) {
+#pragma unroll
+  for (int k = 0; k < config.tile_q / 16; ++k)
+    mma<Major::mn>(out, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3], descriptor(b + k * 2048, kQChunkBytes));
+}
+
+/// One 64 x 64 slice of dQ (+)= dS K over one KV tile.
+template <bool Accumulate>
+ORDO_DEVICE void multiply_dq(float (&dq)[kPartials], u32 ds, u32 k_rows) {
+#pragma unroll
+  for (int k = 0; k < config.tile_kv / 16; ++k) {
+    const u64 a_tile = descriptor(ds + k * 2048, 16);
+    const u64 b_tile = descriptor(k_rows + k * 2048, 16);
+    if (Accumulate || k > 0)
+      mma<Major::mn, Major::mn>(dq, a_tile, b_tile);
+    else
+      mma_first<Major::mn, Major::mn>(dq, a_tile, b_tile);
+  }
+}
+
+/// Rounds to the nearest int32 (ties to even), saturating; NaN gives 0.
+ORDO_DEVICE u32 round_to_int(float x) {
+  int y;
+  asm("cvt.rni.s32.f32 %0, %1;" : "=r"(y) : "f"(x));
+  return static_cast<u32>(y);
+}
+
+struct Consumer {
+  const MainParams& params;
+  Shared shared;
+  u32 rank;
+  int warpgroup;  // 0 or 1
+  int warp;       // 0 .. 3 within the warpgroup
+  int lane;
+
+  Ring<config.stages> stage;
+  u32 number = 0;  // of the step, over all items
+  float row_scale[2] = {};       // exact: of the step whose dQ is pending
+
+  __device__ __forceinline__ int slice() const { return kExchange ? static_cast<int>(rank) : warpgroup; }
+  /// Offset of this thread's row in a key-major tile for store_matrix4, chunk 0, columns 0 .. 15.
+  __device__ __forceinline__ u32 matrix_row() const {
+    const int matrix = lane >> 3, row = lane & 7;
+    return static_cast<u32>((64 * warpgroup + 16 * warp + (matrix & 1) * 8 + row) * 128 + (((matrix >> 1) ^ row) << 4));
+  }
+
+  __device__ __forceinline__ void run() {
+    Ring<kItemSlots> items;
+    u32 kv_parity = 0;
+    while (true) {
+      const Item item = wait_item(shared, items);
+      __syncwarp();
+      if (lane == 0) release_item(shared, items);
+      items.advance();
+      if (item.steps < 0) break;
+      if constexpr (kExact) load_column_scale(item.walk);
+
+      float dk[kOutputs], dv[kOutputs];
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) dk[i] = dv[i] = 0.f;
+      if (item.steps > 0) {
+        barrier_wait(shared.barrier(barriers.k_full), kv_parity);
+        barrier_wait(shared.barrier(barriers.v_full), kv_parity);
+        kv_parity ^= 1u;
+        walk(item, dk, dv);
+      }
+      store_outputs(item, dk, dv);
+    }
+    // The adding warp has announced one more free buffer than there were steps: take it, so that no barrier is left half full.
+    if constexpr (kExchange) {
+      if (static_cast<int>(number & 1u) == warpgroup) named_sync(named.staging_free + warpgroup, 160);
+    } else {
+#pragma unroll
+      for (int buffer = 0; buffer < config.dq_buffers; ++buffer) named_sync(named.staging_free + warpgroup + 2 * buffer, 160);
+    }
+  }
+
+  /// All steps of an item.
+  __device__ __forceinline__ void walk(const Item& item, float (&dk)[kOutputs], float (&dv)[kOutputs]) {
+    const schedule::Geometry g = geometry(params.shape);
+    const int first_key = (item.unit * config.cluster + static_cast<int>(rank)) * config.tile_kv + 64 * warpgroup + 16 * warp;
+    // A Q tile needs masking in this warp if its first row does not see the warp's last key.
+    const int unmasked_from = first_visible_row(g, first_key + 15);
+    const u32 k_rows = shared.at(layout.k) + warpgroup * 8192, v_rows = shared.at(layout.v) + warpgroup * 8192;
+#pragma unroll 1
+    for (int t = 0; t < item.steps; ++t) {
+      const u32 q_tile = shared.at(layout.q) + stage.slot * kQBytes, do_tile = shared.at(layout.d_o) + stage.slot * kQBytes;
+      float s[kScores], dp[kScores];
+      u32 p[kPairs], ds[kPairs];
+      barrier_wait(shared.barrier(barriers.q_full + stage.slot), stage.parity);
+      barrier_wait(shared.barrier(barriers.do_full + stage.slot), stage.parity);
+      const int first_row = load_shared_int(shared.at(layout.steps) + (number % kStepSlots) * 16u);
+      const bool masked = unmasked_from > first_row;
+
+      // S^T = K Q^T;  dP^T - delta = V dO^T - delta, the accumulators starting at -delta.
+      start_at_neg_delta(dp);
+      pin(dp);
+      mma_fence();
+      multiply_scores<false>(s, k_rows, q_tile);
+      mma_commit();
+      multiply_scores<true>(dp, v_rows, do_tile);
+      mma_commit();
+
+      // P = exp2(S * scale * log2 e - LSE * log2 e);  dS = P (dP - delta).
+      mma_wait<1>(s);
+      exponentiate(s);
+      if (masked) select_visible(s, g, first_key, first_row);
+      round_pairs(p, s);
+      mma_wait<0>(dp);
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) dp[i] *= s[i];
+      if (masked) select_visible(dp, g, first_key, first_row);
+      round_pairs(ds, dp);
+
+      finish_step(t, q_tile, do_tile, p, ds, dk, dv);
+      stage.advance();
+      ++number;
+    }
+    if constexpr (config.dq_delay) finish_delayed_dq();
+  }
+
+  /// dS to shared memory, dV += P^T dO, dQ = dS K, dK += dS^T Q.
+  __device__ __forceinline__ void finish_step(int t, u32 q_tile, u32 do_tile, u32 (&p)[kPairs], u32 (&ds)[kPairs],
+                                              float (&dk)[kOutputs], float (&dv)[kOutputs]) {
+    const u32 buffer = number % kDsBuffers;
+    if constexpr (config.dq_delay) barrier_wait(shared.barrier(barriers.ds_empty) + 8u * buffer, ((number / kDsBuffers) & 1u) ^ 1u);
+    store_ds(ds, buffer);
+    pin(p);
+    pin(dv);
+    mma_fence();
+    multiply_outputs(dv, p, do_tile);
+    mma_commit();
+    fence_async_shared();
+    if constexpr (config.dq_delay) {
+      __syncwarp();
+      if (lane == 0) barrier_arrive(shared.barrier(barriers.ds_full) + 8u * buffer);
+      const bool mine = t > 0 && (!kExchange || static_cast<int>((number - 1) & 1u) == warpgroup);
+      if (mine) {
+        float dq[kPartials];
+        wait_ds(number - 1);
+        pin(ds);
+        pin(dk);
+        mma_fence();
+        multiply_dq_of(dq, number - 1);
+        mma_commit();
+        multiply_outputs(dk, ds, q_tile);
+        mma_commit();
+        mma_wait<1>(dq);
+        pin(dv);
+        release(barriers.do_empty + stage.slot);
+        release(barriers.ds_empty + static_cast<int>((number - 1) % kDsBuffers));
+        stage_dq(dq, number - 1);
+      } else {
+        pin(ds);
+        pin(dk);
+        mma_fence();
+        multiply_outputs(dk, ds, q_tile);
+        mma_commit();
+        mma_wait<1>(dv);
+        release(barriers.do_empty + stage.slot);
+      }
+      load_row_scale();
+    } else {
+      float dq[kPartials];
+      named_sync(named.consumers, kConsumerThreads);
+      pin(ds);
+      pin(dk);
+      mma_fence();
+      multiply_dq_of(dq, number);
+      mma_commit();
+      multiply_outputs(dk, ds, q_tile);
+      mma_commit();
+      mma_wait<1>(dq);
+      pin(dv);
+      release(barriers.do_empty + stage.slot);
+      load_row_scale();
+      stage_dq(dq, number);
+    }
+    mma_wait<0>(dk);
+    release(barriers.q_empty + stage.slot);
+  }
+
+  /// The dQ of an item's last step.
+  __device__ __forceinline__ void finish_delayed_dq() {
+    if (kExchange && static_cast<int>((number - 1) & 1u) != warpgroup) return;
+    float dq[kPartials];
+    wait_ds(number - 1);
+    mma_fence();
+    multiply_dq_of(dq, number - 1);
+    mma_commit();
+    mma_wait<0>(dq);
+    release(barriers.ds_empty + static_cast<int>((number - 1) % kDsBuffers));
+    stage_dq(dq, number - 1);
+  }
+
+  __device__ __forceinline__ void wait_ds(u32 step) {
+    const u32 buffer = step % kDsBuffers, parity = (step / kDsBuffers) & 1u;
+    barrier_wait(shared.barrier(barriers.ds_full) + 8u * buffer, parity);
+    if constexpr (kExchange) barrier_wait(shared.barrier(barriers.peer_ds_full) + 8u * buffer, parity);
+  }
+
+  /// This warpgroup's slice of dQ from the dS of `step`: over the CTA's own KV tile, then over the peer's.
+  __device__ __forceinline__ void multiply_dq_of(float (&dq)[kPartials], u32 step) {
+    constexpr bool rows = config.head_dim == 64;  // slices are row halves (dS columns); else column halves (K columns)
+    const u32 buffer = step % kDsBuffers;
+    const u32 ds = shared.at(layout.ds) + buffer * kDsBytes + (rows ? slice() * kKvChunkBytes : 0);
+    const u32 k = shared.at(layout.k) + (rows ? 0 : slice() * kKvChunkBytes);
+    multiply_dq<false>(dq, ds, k);
+    if constexpr (kExchange) multiply_dq<true>(dq, shared.at(layout.peer_ds) + buffer * kKvChunkBytes, shared.at(layout.peer_k));
+  }
+
+  /// This warp is done with a buffer; in a cluster both CTAs must know.
+  __device__ __forceinline__ void release(int barrier) {
+    if constexpr (kExchange) {
+      if (lane < 2) barrier_arrive_remote(map_to_cta(shared.barrier(barrier), static_cast<u32>(lane)));
+    } else {
+      if (lane == 0) barrier_arrive(shared.barrier(barrier));
+    }
+  }
+
+  __device__ __forceinline__ void start_at_neg_delta(float (&dp)[kScores]) {
+    const u32 row = shared.at(layout.neg_delta) + stage.slot * (config.tile_q * 4) + (lane & 3) * 8;
+#pragma unroll
+    for (int j = 0; j < config.tile_q / 8; ++j) {
+      const float2 delta = load_shared2(row + j * 32);
+      dp[4 * j] = dp[4 * j + 2] = delta.x;
+      dp[4 * j + 1] = dp[4 * j + 3] = delta.y;
+    }
+  }
+
+  __device__ __forceinline__ void exponentiate(float (&s)[kScores]) {
+    const u32 row = shared.at(layout.neg_lse2) + stage.slot * (config.tile_q * 4) + (lane & 3) * 8;
+    float2 lse[config.tile_q / 8];
+#pragma unroll
+    for (int j = 0; j < config.tile_q / 8; ++j) lse[j] = load_shared2(row + j * 32);
+#pragma unroll
+    for (int j = 0; j < config.tile_q / 8; ++j) {
+      s[4 * j] = exp2_approx(__fmaf_rn(s[4 * j], params.scale_log2, lse[j].x));
+      s[4 * j + 1] = exp2_approx(__fmaf_rn(s[4 * j + 1], params.scale_log2, lse[j].y));
+      s[4 * j + 2] = exp2_approx(__fmaf_rn(s[4 * j + 2], params.scale_log2, lse[j].x));
+      s[4 * j + 3] = exp2_approx(__fmaf_rn(s[4 * j + 3], params.scale_log2, lse[j].y));
+    }
+  }
+
+  /// The first query row that sees `key`; none does when the key lies beyond the sequence.
+  static __device__ __forceinline__ int first_visible_row(const schedule::Geometry& g, int key) {
+    if (key >= g.seqlen_k) return 0x7fffffff;
+    return g.causal ? key - (g.seqlen_k - g.seqlen_q) : -0x7fffffff;
+  }
+
+  /// Zeroes what the mask hides. A selection, not a product: a NaN that nobody sees must not spread.
+  __device__ __forceinline__ void select_visible(float (&x)[kScores], const schedule::Geometry& g, int first_key, int first_row) {
+    const int key = first_key + (lane >> 2), column = first_row + 2 * (lane & 3);
+    const int low = first_visible_row(g, key), high = first_visible_row(g, key + 8);
+#pragma unroll
+    for (int j = 0; j < config.tile_q / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (column + 8 * j + e < low) x[4 * j + e] = 0.f;
+        if (column + 8 * j + e < high) x[4 * j + 2 + e] = 0.f;
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void round_pairs(u32 (&pairs)[kPairs], const float (&x)[kScores]) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) pairs[i] = pack(x[2 * i], x[2 * i + 1]);
+  }
+
+  /// dS as [key][64 queries] chunks of 128-byte rows, swizzled.
+  __device__ __forceinline__ void store_ds(const u32 (&ds)[kPairs], u32 buffer) {
+    const u32 to = shared.at(layout.ds) + buffer * kDsBytes + matrix_row();
+#pragma unroll
+    for (int k = 0; k < config.tile_q / 16; ++k)
+      store_matrix4((to ^ ((k % 4) * 32)) + (k / 4) * kKvChunkBytes, ds[4 * k], ds[4 * k + 1], ds[4 * k + 2], ds[4 * k + 3]);
+  }
+
+  /// Hands a dQ slice to the adding warp: fragment order, 16 bytes a lane, so that neither stores nor the copy engine meet conflicts.
+  __device__ __forceinline__ void stage_dq(float (&dq)[kPartials], u32 step) {
+    const int buffer = kExchange ? 0 : static_cast<int>(step % config.dq_buffers);
+    const u32 to = shared.at(layout.dq) + (buffer * kStageSlices + (kExchange ? 0 : warpgroup)) * kSliceBytes + warp * 4096 + lane * 16;
+    if constexpr (kExact) to_fixed_point(dq, step);
+    named_sync(named.staging_free + warpgroup + 2 * buffer, 160);
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      store_shared4(to + j * 512, __float_as_uint(dq[4 * j]), __float_as_uint(dq[4 * j + 1]), __float_as_uint(dq[4 * j + 2]),
+                    __float_as_uint(dq[4 * j + 3]));
+    named_arrive(named.staged + warpgroup + 2 * buffer, 160);
+  }
+
+  // ---- exact: int32 fixed point. Row i counts in units of R_i C_d 2^-30, powers of two that bound the sum (see preprocess). ----
+
+  /// C_d^-1 for every column, once an item.
+  __device__ __forceinline__ void load_column_scale(int walk) {
+    const int column = static_cast<int>(threadIdx.x) - (kThreads - kConsumerThreads);
+    named_sync(named.consumers, kConsumerThreads);  // the previous item's scales have been read
+    if (column < config.head_dim) {
+      const int exponent = params.scratch.key_exponents[static_cast<size_t>(walk) * (config.head_dim + 1) + column];
+      store_shared(shared.at(layout.column_scale) + column * 4, exponent == 0 ? 0.f : power_of_two(kExponentBias - exponent));
+    }
+    named_sync(named.consumers, kConsumerThreads);
+  }
+
+  __device__ __forceinline__ int slice_row() const { return (config.head_dim == 64 ? 64 * slice() : 0) + 16 * warp + (lane >> 2); }
+
+  __device__ __forceinline__ void load_row_scale() {
+    if constexpr (kExact) {
+      const u32 row = shared.at(layout.row_scale) + stage.slot * (config.tile_q * 4) + slice_row() * 4;
+      row_scale[0] = load_shared(row);
+      row_scale[1] = load_shared(row + 32);
+    }
+  }
+
+  /// In place: int32 bits in the float registers. A row that meets a non-finite partial is poisoned, because integers cannot say NaN.
+  __device__ __forceinline__ void to_fixed_point(float (&dq)[kPartials], u32 step) {
+    const u32 columns = shared.at(layout.column_scale) + ((config.head_dim == 64 ? 0 : 64 * slice()) + 2 * (lane & 3)) * 4;
+    float sick[2] = {0.f, 0.f};  // becomes NaN if any partial of the row is not finite
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 c = load_shared2(columns + j * 32);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        sick[e / 2] = __fmaf_rn(dq[4 * j + e], 0.f, sick[e / 2]);
+        dq[4 * j + e] = __uint_as_float(round_to_int(dq[4 * j + e] * row_scale[e / 2] * (e % 2 == 0 ? c.x : c.y)));
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      if (sick[r] != 0.f) {  // true for NaN
+        const int tile = load_shared_int(shared.at(layout.steps) + (step % kStepSlots) * 16u + 4u);
+        params.scratch.poison[static_cast<size_t>(tile) * config.tile_q + slice_row() + 8 * r] = 1u;
+      }
+  }
+
+  // ---- Epilogue ----
+
+  /// dV over V's rows, dK over K's rows, then out by the copy engine, which drops rows beyond seqlen_k.
+  __device__ __forceinline__ void store_outputs(const Item& item, float (&dk)[kOutputs], float (&dv)[kOutputs]) {
+    stage_output(shared.at(layout.v), dv, 1.f);
+    // K is read by the dQ products of both warpgroups: nobody may overwrite it before both are done.
+    named_sync(named.consumers, kConsumerThreads);
+    stage_output(shared.at(layout.k), dk, params.scale);
+    fence_async_shared();
+    named_sync(named.epilogue + warpgroup, 128);
+    if (warp == 0 && lane == 0) {
+      const int batch = item.walk / kv_heads(params.shape), kv_head = item.walk - batch * kv_heads(params.shape);
+      const int row = (item.unit * config.cluster + static_cast<int>(rank)) * config.tile_kv + 64 * warpgroup;
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        const u32 from = warpgroup * 8192 + chunk * kKvChunkBytes;
+        store_box(params.dv, shared.at(layout.v) + from, row, chunk, kv_head, batch);
+        store_box(params.dk, shared.at(layout.k) + from, row, chunk, kv_head, batch);
+      }
+      commit_copies();
+      wait_copies_read<0>();
+      barrier_arrive(shared.barrier(barriers.kv_empty));
+    }
+  }
+
+  __device__ __forceinline__ void stage_output(u32 tile, const float (&x)[kOutputs], float factor) {
+    const u32 to = tile + matrix_row();
+#pragma unroll
+    for (int k = 0; k < config.head_dim / 16; ++k)
+      store_matrix4((to ^ ((k % 4) * 32)) + (k / 4) * kKvChunkBytes, pack(x[8 * k] * factor, x[8 * k + 1] * factor),
+                    pack(x[8 * k + 2] * factor, x[8 * k + 3] * factor), pack(x[8 * k + 4] * factor, x[8 * k + 5] * factor),
+                    pack(x[8 * k + 6] * factor, x[8 * k + 7] * factor));
+  }
+};
+
+}  // namespace ordo::attention_backward

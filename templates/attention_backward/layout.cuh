@@ -1,0 +1,80 @@
+// What every part of the attention-backward kernels knows: sizes, records in shared memory, parameters, the shape.
+#pragma once
+
+#include "attention_backward/params.cuh"
+#include "attention_backward/plan.cuh"
+#include "attention_backward/shared_memory.cuh"
+#include "sm90/copy.cuh"
+
+namespace ordo::attention_backward {
+
+inline constexpr int kThreads = 384;            // one producer warpgroup, two consumers
+inline constexpr int kConsumerThreads = 256;
+// setmaxnreg: 232 + 232 + 40 is exactly the 3 x 168 that 384 threads launch with. A loader of 24 registers spills its walk state; consumers
+// need no more than 232 in any plan.
+inline constexpr int kConsumerRegisters = 232;
+inline constexpr int kProducerRegisters = 40;
+
+inline constexpr int kChunks = config.head_dim / 64;       // a row is stored as 64-element (128-byte) chunks, one swizzle atom wide
+inline constexpr int kQBytes = config.tile_q * config.head_dim * 2;
+inline constexpr int kKvBytes = config.tile_kv * config.head_dim * 2;
+inline constexpr int kKvChunkBytes = config.tile_kv * 128;
+inline constexpr int kQChunkBytes = config.tile_q * 128;
+inline constexpr int kDsBytes = config.tile_kv * config.tile_q * 2;
+inline constexpr int kSlices = 2;                          // 64 x 64 pieces of a dQ tile: column halves at head_dim 128, row halves at 64
+inline constexpr bool kExchange = config.cluster == 2;     // dS crosses the cluster: each CTA computes one slice over both KV tiles
+inline constexpr int kStageSlices = stage_slices(config);
+inline constexpr bool kOrdered = config.accumulate == Accumulate::ordered;
+inline constexpr bool kExact = config.accumulate == Accumulate::exact;
+
+inline constexpr Layout layout = layout_of(config);
+inline constexpr Barriers barriers = barriers_of(config);
+
+/// Named barriers (0 is __syncthreads).
+struct NamedBarriers {
+  int consumers = 1;
+  int staged = 2;         // [warpgroup + 2 * buffer] dQ is in the staging buffer
+  int staging_free = 6;   // [warpgroup + 2 * buffer]
+  int epilogue = 10;      // [warpgroup]
+};
+inline constexpr NamedBarriers named{};
+
+/// One step, as the loader announces it to every other warp. `tile` < 0: no more steps.
+struct Step {
+  int first_row;  ///< of the Q tile, within its sequence
+  int tile;
+  int turn;       ///< rank among the contributors of the dQ tile
+  int last;       ///< nonzero on the last step of an item
+};
+
+/// One item of work, as the cluster's scheduler announces it. `steps` < 0: no more items.
+struct Item {
+  int walk;
+  int unit;
+  int flipped;
+  int steps;  ///< over all query heads of the walk
+};
+
+struct MainParams {
+  TensorMap q, d_o, k, v, dk, dv;
+  Scratch scratch;
+  Shape shape;
+  float scale;
+  float scale_log2;  ///< scale * log2(e)
+};
+
+ORDO_DEVICE schedule::Geometry geometry(const Shape& shape) {
+  schedule::Geometry g{config.schedule, config.causal, config.tile_q, config.tile_kv * config.cluster};
+  g.seqlen_q = config.static_shape ? config.seqlen_q : shape.seqlen_q;
+  g.seqlen_k = config.static_shape ? config.seqlen_k : shape.seqlen_k;
+  g.q_tiles = config.static_shape ? schedule::ceil_div(g.seqlen_q, g.tile_q) : shape.q_tiles;
+  g.units = config.static_shape ? schedule::ceil_div(g.seqlen_k, g.unit_kv) : shape.units;
+  g.walks = config.static_shape ? config.walks : shape.walks;
+  g.head_group = shape.head_group;
+  g.wave = shape.wave;
+  g.stride = shape.stride;
+  return g;
+}
+ORDO_DEVICE int kv_heads(const Shape& shape) { return config.static_shape ? config.kv_heads : shape.kv_heads; }
+
+}  // namespace ordo::attention_backward

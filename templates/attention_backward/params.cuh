@@ -1,0 +1,37 @@
+// Parameters of the attention-backward kernels: the contract between the host's launch code and the device, included by both.
+// Sizes are elements unless said; a "tile" counts Q tiles of all batches and query heads: tile = (batch * heads + head) * q_tiles + q.
+#pragma once
+
+namespace ordo::attention_backward {
+
+/// What a schedule needs of the shape (schedule::Geometry without the fields that are baked into the kernel).
+struct Shape {
+  int seqlen_q, seqlen_k;
+  int kv_heads;
+  int q_tiles, units, walks;
+  int head_group, wave, stride;
+};
+
+/// A [batch, seqlen, heads, head_dim] tensor outside TMA; strides in elements.
+struct Strides {
+  long long batch, seqlen, head;
+};
+
+/// Scratch in the caller's workspace.
+struct Scratch {
+  float* neg_lse2;         ///< [tile][tile_q]: -LSE * log2(e); -inf where a row sees nothing or lies beyond seqlen_q
+  float* neg_delta;        ///< [tile][tile_q]: -rowsum(dO * O); 0 in such rows
+  void* dq;                ///< [tile][2 slices][64 x 64 in wgmma fragment order]: fp32, or int32 for exact
+  unsigned int* control;   ///< [0]: ticket; [32 ...]: semaphores, two a tile. Zeroed by preprocess
+  float* row_scale;        ///< exact: [tile][tile_q]: 2^30 / R_i
+  unsigned int* poison;    ///< exact: [tile][tile_q]: nonzero where a non-finite partial was met
+  int* key_exponents;      ///< exact: [walk][head_dim + 1]: exponents of max_j |K_jd| and of max_j ||V_j||, biased; filled by scales
+};
+
+/// Scratch::key_exponents holds exponents plus this bias, so that zeroed memory means "nothing but zeros seen".
+inline constexpr int kExponentBias = 1024;
+
+/// First semaphore in Scratch::control: a cache line away from the ticket.
+inline constexpr int kFirstSemaphore = 32;
+
+}  // namespace ordo::attention_backward

@@ -1,0 +1,320 @@
+// The producer warpgroup. Warp 0 loads, warp 1 (and 2 without a cluster) adds dQ to global memory, warp 2 or 3 announces
+// finished adds, warp 3 of a cluster sends dS to the other CTA. Each role is one lane, so that no warp-wide code waits on a semaphore.
+#pragma once
+
+#include "attention_backward/layout.cuh"
+#include "sm90/mbarrier.cuh"
+
+namespace ordo::attention_backward {
+
+/// Shared-memory addresses of this CTA.
+struct Shared {
+  u32 base;
+  __device__ __forceinline__ u32 at(int offset) const { return base + static_cast<u32>(offset); }
+  __device__ __forceinline__ u32 barrier(int number) const { return at(layout.barriers) + 8u * static_cast<u32>(number); }
+};
+
+ORDO_DEVICE Step read_step(Shared shared, u32 number) {
+  const int4 x = load_shared_int4(shared.at(layout.steps) + (number % kStepSlots) * 16u);
+  return {x.x, x.y, x.z, x.w};
+}
+
+/// Hands out items, one cluster at a time, through an atomic ticket: an item of a lower number has always been taken by a cluster
+/// that runs, whatever order the hardware starts clusters in. Lives in the loader of rank 0.
+struct Scheduler {
+  Ring<kItemSlots> ring;
+  u32 done_parity = 1;     // of the item in hand in barriers.item_done; flips with every item that has steps
+  int resident_end = 0;    // items below this may wait for the item in hand
+  bool has_steps = false;
+
+  /// Takes a ticket and sends the item to every CTA of the cluster.
+  __device__ __forceinline__ void next(const MainParams& params, Shared shared) {
+    if constexpr (kOrdered && schedule::waits_on_later_items(config.schedule)) wait_until_safe(params, shared);
+    const schedule::Geometry g = geometry(params.shape);
+    const int index = static_cast<int>(atomicAdd(params.scratch.control, 1u));
+    Item item{0, 0, 0, -1};
+    if (index < schedule::items(g)) {
+      const schedule::Item at = schedule::item_at(g, index);
+      item = {at.walk, at.unit, at.flipped ? 1 : 0, schedule::steps(g, at.unit) * config.group};
+      resident_end = schedule::residents(g, index).end;
+    }
+    has_steps = item.steps > 0;
+    if (has_steps) done_parity ^= 1u;
+    send(shared, item);
+  }
+
+  /// A cluster must not take an item of the resident set it is still working in: it could wait for work that only it can do. Nearly
+  /// always the whole set has been taken by the time its loads are issued, so this costs one read.
+  __device__ __forceinline__ void wait_until_safe(const MainParams& params, Shared shared) const {
+    if (!has_steps) return;
+    const u32 done = shared.barrier(barriers.item_done);
+    barrier_wait(done, done_parity ^ 1u);  // the item before: only then does the next parity name the item in hand
+    while (load_relaxed(params.scratch.control) < static_cast<u32>(resident_end) && !barrier_test(done, done_parity)) {
+    }
+  }
+
+  __device__ __forceinline__ void send(Shared shared, Item item) {
+    barrier_wait(shared.barrier(barriers.item_empty + ring.slot), ring.parity ^ 1u);
+    const u32 to = shared.at(layout.items) + static_cast<u32>(ring.slot) * 16u;
+    const u32 full = shared.barrier(barriers.item_full + ring.slot);
+#pragma unroll
+    for (u32 rank = 0; rank < static_cast<u32>(config.cluster); ++rank)
+      store_remote(map_to_cta(to, rank), int4{item.walk, item.unit, item.flipped, item.steps}, map_to_cta(full, rank));
+    ring.advance();
+  }
+};
+
+/// Waits for the next item. Every reader calls this and then release_item.
+ORDO_DEVICE Item wait_item(Shared shared, const Ring<kItemSlots>& ring) {
+  barrier_wait(shared.barrier(barriers.item_full + ring.slot), ring.parity);
+  const int4 x = load_shared_int4(shared.at(layout.items) + static_cast<u32>(ring.slot) * 16u);
+  return {x.x, x.y, x.z, x.w};
+}
+/// One lane of each reading warp, after every lane of the warp has read the item.
+ORDO_DEVICE void release_item(Shared shared, Ring<kItemSlots>& ring) {
+  barrier_arrive_remote(map_to_cta(shared.barrier(barriers.item_empty + ring.slot), 0));
+}
+
+/// Loads Q, K, V, dO and the row statistics of every step, and announces each step. One lane.
+struct Loader {
+  const MainParams& params;
+  Shared shared;
+  u32 rank;
+  Ring<config.stages> stage;
+  u32 kv_parity = 1;  // of barriers.kv_empty: the epilogue of the item before
+  u32 number = 0;     // of the step, over all items
+
+  __device__ __forceinline__ void run() {
+    Scheduler scheduler;
+    Ring<kItemSlots> items;
+    if (rank == 0) scheduler.next(params, shared);
+    while (true) {
+      barrier_arrive_expect(shared.barrier(barriers.item_full + items.slot), sizeof(Item));
+      const Item item = wait_item(shared, items);
+      release_item(shared, items);
+      items.advance();
+      if (item.steps < 0) break;
+      load_item(item);
+      if (rank == 0) scheduler.next(params, shared);
+    }
+    announce({0, -1, 0, 0});
+  }
+
+  __device__ __forceinline__ void announce(Step step) {
+    store_shared4(shared.at(layout.steps) + (number % kStepSlots) * 16u, static_cast<u32>(step.first_row), static_cast<u32>(step.tile),
+                  static_cast<u32>(step.turn), static_cast<u32>(step.last));
+    barrier_arrive(shared.barrier(barriers.step_full) + 8u * (number % kStepSlots));
+    ++number;
+  }
+
+  __device__ __forceinline__ void load_item(Item item) {
+    const schedule::Geometry g = geometry(params.shape);
+    const schedule::Item at{item.walk, item.unit, item.flipped != 0};
+    const int batch = item.walk / kv_heads(params.shape);
+    const int kv_head = item.walk - batch * kv_heads(params.shape);
+    if (item.steps == 0) wait_kv_empty();
+    bool first = true;
+    int left = item.steps;
+    for (int member = 0; member < config.group && left > 0; ++member) {
+      const int head = kv_head * config.group + member;
+      const int head_tile = (batch * kv_heads(params.shape) * config.group + head) * g.q_tiles;
+      int q = schedule::start_q(g, at);
+      for (int t = schedule::steps(g, item.unit); t > 0; --t) {
+        load_step({q * config.tile_q, head_tile + q, schedule::rank(g, at, q), --left == 0}, head, batch);
+        if (first) load_kv(item.unit, kv_head, batch);
+        first = false;
+        q = schedule::next_q(g, at, q);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void load_step(Step step, int head, int batch) {
+    const u32 rows = static_cast<u32>(stage.slot) * config.tile_q * 4u;
+    const size_t statistics = static_cast<size_t>(step.tile) * config.tile_q;
+    barrier_wait(shared.barrier(barriers.q_empty + stage.slot), stage.parity ^ 1u);
+    announce(step);
+    const u32 q_full = shared.barrier(barriers.q_full + stage.slot);
+    barrier_arrive_expect(q_full, kQBytes + config.tile_q * (kExact ? 8 : 4));
+    load_q_rows(params.q, shared.at(layout.q) + stage.slot * kQBytes, q_full, step.first_row, head, batch);
+    load_bulk(shared.at(layout.neg_lse2) + rows, params.scratch.neg_lse2 + statistics, config.tile_q * 4, q_full);
+    if constexpr (kExact)
+      load_bulk(shared.at(layout.row_scale) + rows, params.scratch.row_scale + statistics, config.tile_q * 4, q_full);
+
+    barrier_wait(shared.barrier(barriers.do_empty + stage.slot), stage.parity ^ 1u);
+    const u32 do_full = shared.barrier(barriers.do_full + stage.slot);
+    barrier_arrive_expect(do_full, kQBytes + config.tile_q * 4);
+    load_q_rows(params.d_o, shared.at(layout.d_o) + stage.slot * kQBytes, do_full, step.first_row, head, batch);
+    load_bulk(shared.at(layout.neg_delta) + rows, params.scratch.neg_delta + statistics, config.tile_q * 4, do_full);
+    stage.advance();
+  }
+
+  /// A tile of Q or dO. In a cluster each CTA fetches half of the rows for both.
+  __device__ __forceinline__ void load_q_rows(const TensorMap& map, u32 to, u32 full, int row, int head, int batch) {
+    if constexpr (config.cluster == 1) {
+      load_box(to, map, full, row, 0, head, batch);
+    } else {
+      constexpr int half = config.tile_q / 2;
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk)
+        load_box_multicast(to + chunk * kQChunkBytes + rank * (half * 128u), map, full, row + static_cast<int>(rank) * half, chunk, head,
+                           batch);
+    }
+  }
+
+  __device__ __forceinline__ void wait_kv_empty() {
+    barrier_wait(shared.barrier(barriers.kv_empty), kv_parity);
+    kv_parity ^= 1u;
+  }
+
+  __device__ __forceinline__ void load_kv(int unit, int kv_head, int batch) {
+    wait_kv_empty();
+    const int row = (unit * config.cluster + static_cast<int>(rank)) * config.tile_kv;
+    const u32 k_full = shared.barrier(barriers.k_full);
+    const u32 v_full = shared.barrier(barriers.v_full);
+    barrier_arrive_expect(k_full, kKvBytes + (kExchange ? kKvChunkBytes : 0));
+    load_kv_rows(params.k, shared.at(layout.k), k_full, row, kv_head, batch);
+    if constexpr (kExchange) {
+      const int peer_row = (unit * config.cluster + static_cast<int>(rank ^ 1u)) * config.tile_kv;
+      load_box(shared.at(layout.peer_k), params.k, k_full, peer_row, config.head_dim == 64 ? 0 : static_cast<int>(rank), kv_head, batch);
+    }
+    barrier_arrive_expect(v_full, kKvBytes);
+    load_kv_rows(params.v, shared.at(layout.v), v_full, row, kv_head, batch);
+  }
+
+  __device__ __forceinline__ void load_kv_rows(const TensorMap& map, u32 to, u32 full, int row, int head, int batch) {
+    if constexpr (config.cluster == 1) {
+      load_box(to, map, full, row, 0, head, batch);
+    } else {
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) load_box(to + chunk * kKvChunkBytes, map, full, row, chunk, head, batch);
+    }
+  }
+};
+
+/// Waits until step `number` is announced and reads it.
+ORDO_DEVICE Step wait_step(Shared shared, u32 number) {
+  barrier_wait(shared.barrier(barriers.step_full) + 8u * (number % kStepSlots), (number / kStepSlots) & 1u);
+  return read_step(shared, number);
+}
+
+/// The semaphore of a dQ tile. In a cluster the two slices are added by different CTAs and have one each.
+ORDO_DEVICE u32* semaphore(const MainParams& params, int tile, u32 rank) {
+  return params.scratch.control + kFirstSemaphore + 2 * static_cast<size_t>(tile) + (kExchange ? rank : 0u);
+}
+
+/// One look at the next step's semaphore while the current add is in flight. It must not block: in a ring of waiting CTAs the current
+/// add has to be announced first.
+ORDO_DEVICE bool turn_has_come(const MainParams& params, Shared shared, u32 rank, u32 number) {
+  if (!barrier_test(shared.barrier(barriers.step_full) + 8u * (number % kStepSlots), (number / kStepSlots) & 1u)) return false;
+  const Step step = read_step(shared, number);
+  if (step.tile < 0 || load_acquire(semaphore(params, step.tile, rank)) != static_cast<u32>(step.turn)) return false;
+  fence_async_global();
+  return true;
+}
+
+/// Adds one slice of every staged dQ tile to global memory; `ordered` waits for its turn first. One warp; lane 0 does the work, the
+/// others are there for the named barriers.
+ORDO_DEVICE void add_dq(const MainParams& params, Shared shared, u32 rank, int warpgroup) {
+  const bool elected = lane_id() == 0;
+  const u32 slice = kExchange ? rank : static_cast<u32>(warpgroup);
+  if constexpr (kExchange) {
+    named_arrive(named.staging_free, 160);
+  } else {
+#pragma unroll
+    for (int buffer = 0; buffer < config.dq_buffers; ++buffer) named_arrive(named.staging_free + warpgroup + 2 * buffer, 160);
+  }
+  bool ready = false;  // this step's turn was seen early
+  Ring<kReleaseSlots> added;
+  for (u32 number = 0;; ++number) {
+    const Step step = wait_step(shared, number);
+    if (step.tile < 0) break;
+    if constexpr (kOrdered) {
+      if (elected && !ready && step.turn > 0) {
+        while (load_acquire(semaphore(params, step.tile, rank)) != static_cast<u32>(step.turn)) {
+        }
+        fence_async_global();
+      }
+      __syncwarp();
+    }
+    const int buffer = kExchange ? 0 : static_cast<int>(number % config.dq_buffers);
+    // In a cluster the warpgroups take turns step by step; otherwise each has an adding warp of its own.
+    const int from = kExchange ? static_cast<int>(number & 1u) : warpgroup;
+    named_sync(named.staged + from + 2 * buffer, 160);
+    fence_async_shared();
+    if (elected) {
+      char* to = static_cast<char*>(params.scratch.dq) + (static_cast<size_t>(step.tile) * kSlices + slice) * kSliceBytes;
+      const u32 staged = shared.at(layout.dq) + (buffer * kStageSlices + (kExchange ? 0 : warpgroup)) * kSliceBytes;
+      if constexpr (kExact) {
+        reduce_bulk_s32(to, staged, kSliceBytes);
+      } else if (kOrdered && step.turn == 0) {
+        store_bulk(to, staged, kSliceBytes);  // the first contributor stores, so nobody has to zero dQ
+      } else {
+        reduce_bulk_f32(to, staged, kSliceBytes);
+      }
+      commit_copies();
+      if constexpr (kOrdered) ready = turn_has_come(params, shared, rank, number + 1);
+      wait_copies_read<0>();
+    }
+    __syncwarp();
+    named_arrive(named.staging_free + (kExchange ? static_cast<int>((number + 1) & 1u) : warpgroup) + 2 * buffer, 160);
+    if constexpr (kOrdered) {
+      if (elected) {
+        wait_copies<0>();  // not .read: the adds themselves must have landed before the next contributor may start
+        barrier_wait(shared.barrier(barriers.added_empty + added.slot), added.parity ^ 1u);
+        barrier_arrive(shared.barrier(barriers.added_full + added.slot));
+      }
+      __syncwarp();
+      added.advance();
+    }
+  }
+  if (elected) wait_copies<0>();
+}
+
+/// Announces finished dQ adds to the next contributor. A warp of its own, because red.release is a MEMBAR.ALL.GPU of ~900 clk that
+/// would otherwise delay the next add. One lane.
+ORDO_DEVICE void announce_adds(const MainParams& params, Shared shared, u32 rank) {
+  Ring<kReleaseSlots> added;
+  for (u32 number = 0;; ++number) {
+    const Step step = wait_step(shared, number);
+    if (step.tile < 0) break;
+    barrier_wait(shared.barrier(barriers.added_full + added.slot), added.parity);
+    add_release(semaphore(params, step.tile, rank), 1u);
+    barrier_arrive(shared.barrier(barriers.added_empty + added.slot));
+    added.advance();
+    if (schedule::waits_on_later_items(config.schedule) && step.last != 0)
+      barrier_arrive_remote(map_to_cta(shared.barrier(barriers.item_done), 0));
+  }
+}
+
+/// Sends each step's dS to the other CTA of the cluster (at head_dim 64 only the half it needs). One lane.
+ORDO_DEVICE void exchange_ds(Shared shared, u32 rank) {
+  const u32 peer = rank ^ 1u;
+  for (u32 number = 0;; ++number) {
+    const Step step = wait_step(shared, number);
+    if (step.tile < 0) break;
+    const u32 buffer = number % kDsBuffers;
+    barrier_wait(shared.barrier(barriers.ds_full) + 8u * buffer, (number / kDsBuffers) & 1u);
+    const u32 full = shared.barrier(barriers.peer_ds_full) + 8u * buffer;
+    // Our consumers have refilled this dS buffer, so the peer's data of its previous use has been read: the barrier is ours to arm.
+    barrier_arrive_expect(full, kKvChunkBytes);
+    const u32 source = shared.at(layout.ds) + buffer * kDsBytes + (config.head_dim == 64 ? peer * kKvChunkBytes : 0u);
+    copy_to_peer(map_to_cta(shared.at(layout.peer_ds) + buffer * kKvChunkBytes, peer), source, kKvChunkBytes, map_to_cta(full, peer));
+  }
+}
+
+ORDO_DEVICE void produce(const MainParams& params, Shared shared, u32 rank) {
+  const int warp = warp_id();
+  const bool elected = lane_id() == 0;
+  if (warp == 0) {
+    if (elected) Loader{params, shared, rank}.run();
+  } else if (warp == 1 || (warp == 2 && !kExchange)) {
+    add_dq(params, shared, rank, warp - 1);
+  } else if (warp == (kExchange ? 2 : 3)) {
+    if (kOrdered && elected) announce_adds(params, shared, rank);
+  } else {
+    if (kExchange && elected) exchange_ds(shared, rank);
+  }
+  __syncwarp();
+}
+
+}  // namespace ordo::attention_backward
