@@ -1,0 +1,91 @@
+// Whether a plan can run a problem.
+#include <fmt/format.h>
+
+#include <array>
+
+#include "codegen/limits.hpp"
+#include "codegen/schedule/proof.hpp"
+#include "ordo/plan.hpp"
+
+namespace ordo {
+namespace {
+
+/// The fields in which the plan was made for another problem, as a list for a message; empty when none.
+std::string differences(const AttentionBackward& problem, const Plan& plan) {
+  std::string list;
+  const auto compare = [&list](std::string_view name, const auto& made_for, const auto& asked) {
+    if (made_for != asked) list += fmt::format("{}{} {} (asked: {})", list.empty() ? "" : ", ", name, made_for, asked);
+  };
+  compare("dtype", to_string(plan.dtype), to_string(problem.dtype));
+  compare("head_dim", std::int64_t{plan.head_dim}, problem.head_dim);
+  compare("mask", to_string(plan.mask), to_string(problem.mask));
+  compare("heads/kv_heads", std::int64_t{plan.group}, problem.group());
+  if (plan.static_shape) {
+    compare("static batch", plan.static_shape->batch, problem.batch);
+    compare("static seqlen_q", plan.static_shape->seqlen_q, problem.seqlen_q);
+    compare("static seqlen_k", plan.static_shape->seqlen_k, problem.seqlen_k);
+    compare("static kv_heads", plan.static_shape->kv_heads, problem.kv_heads);
+  }
+  return list;
+}
+
+/// Items and dQ semaphores are numbered with int.
+Result<void> check_counts(const AttentionBackward& problem, const Plan& plan) {
+  const auto within = [](std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t tile) {
+    return batch <= limits::kMostNumbered / heads / ((length + tile - 1) / tile);
+  };
+  if (!within(problem.batch, problem.kv_heads, problem.seqlen_k, std::int64_t{plan.tile_kv} * plan.cluster)) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("batch {} * kv_heads {} * KV tiles of seqlen_k {} is above 2^31-1; split the batch", problem.batch,
+                             problem.kv_heads, problem.seqlen_k)};
+  }
+  if (!within(problem.batch, problem.heads, problem.seqlen_q, plan.tile_q)) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("batch {} * heads {} * Q tiles of seqlen_q {} is above 2^31-1; split the batch", problem.batch,
+                             problem.heads, problem.seqlen_q)};
+  }
+  return {};
+}
+
+/// prove_schedule, remembering the last few geometries that passed: a launch asks again and again about the same shapes, and the
+/// answer depends on nothing else. A thread has its own memory, so there is nothing to lock.
+Result<void> prove_once(const schedule::Geometry& geometry, std::int64_t workers) {
+  struct Proved {
+    schedule::Geometry geometry;
+    std::int64_t workers;
+  };
+  thread_local std::array<Proved, 16> proved{};
+  thread_local std::size_t oldest = 0;
+  const auto same = [](const schedule::Geometry& a, const schedule::Geometry& b) {
+    return a.kind == b.kind && a.causal == b.causal && a.tile_q == b.tile_q && a.unit_kv == b.unit_kv &&
+           a.seqlen_q == b.seqlen_q && a.seqlen_k == b.seqlen_k && a.walks == b.walks && a.head_group == b.head_group &&
+           a.wave == b.wave && a.stride == b.stride;
+  };
+  for (const Proved& entry : proved) {
+    if (entry.workers == workers && same(entry.geometry, geometry)) return {};
+  }
+  if (auto checked = prove_schedule(geometry, workers); !checked) return checked;
+  proved[oldest] = {geometry, workers};
+  oldest = (oldest + 1) % proved.size();
+  return {};
+}
+
+}  // namespace
+
+Result<void> check_fit(const AttentionBackward& problem, const Plan& plan) {
+  if (auto valid = problem.validate(); !valid) return valid;
+  if (auto valid = plan.validate(); !valid) return valid;
+  if (const std::string list = differences(problem, plan); !list.empty()) {
+    return Error{ErrorCode::invalid_plan,
+                 fmt::format("the plan was made for another problem: {}; make a plan for this one", list)};
+  }
+  if (plan.accumulate == Accumulate::exact && problem.seqlen_k > limits::kMostExactKeys) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("accumulate exact sums in int32, accurate up to {} keys, and seqlen_k is {}; use accumulate ordered",
+                             limits::kMostExactKeys, problem.seqlen_k)};
+  }
+  if (auto checked = check_counts(problem, plan); !checked) return checked;
+  return prove_once(make_geometry(problem, plan), plan.workers);
+}
+
+}  // namespace ordo

@@ -1,0 +1,169 @@
+// Plan: names, canonical text and the rules of the type itself. Whether a plan fits a problem is in fit.cpp.
+#include "ordo/plan.hpp"
+
+#include <fmt/format.h>
+
+#include "codegen/fields.hpp"
+#include "codegen/limits.hpp"
+
+namespace ordo {
+namespace {
+
+constexpr std::string_view kNoun = "attention-backward";
+
+std::string to_text(const std::optional<StaticShape>& shape) {
+  if (!shape) return "none";
+  return fmt::format("batch:{},seqlen_q:{},seqlen_k:{},kv_heads:{}", shape->batch, shape->seqlen_q, shape->seqlen_k,
+                     shape->kv_heads);
+}
+
+/// "none", or "batch:B,seqlen_q:N,seqlen_k:N,kv_heads:H" in that order.
+Result<std::optional<StaticShape>> parse_static_shape(std::string_view text) {
+  if (text == "none") return std::optional<StaticShape>{};
+  const Error malformed{
+      ErrorCode::invalid_argument,
+      fmt::format("static_shape={} is neither none nor batch:B,seqlen_q:N,seqlen_k:N,kv_heads:H", text::quote(text))};
+  StaticShape shape;
+  const std::pair<std::string_view, std::int64_t*> parts[] = {
+      {"batch:", &shape.batch}, {"seqlen_q:", &shape.seqlen_q}, {"seqlen_k:", &shape.seqlen_k}, {"kv_heads:", &shape.kv_heads}};
+  for (const auto& [name, out] : parts) {
+    const bool last = out == &shape.kv_heads;
+    const std::size_t comma = text.find(',');
+    if (last != (comma == std::string_view::npos) || !text.starts_with(name)) return malformed;
+    const std::string_view value = text.substr(name.size(), last ? std::string_view::npos : comma - name.size());
+    auto read =
+        text::read_integer("static_shape " + std::string(name.substr(0, name.size() - 1)), value, 1, limits::kLongestSequence);
+    if (!read) return read.error();
+    *out = *read;
+    if (!last) text.remove_prefix(comma + 1);
+  }
+  return std::optional(shape);
+}
+
+Result<void> check_range(std::string_view name, std::int64_t value, std::int64_t low, std::int64_t high) {
+  if (value >= low && value <= high) return {};
+  return Error{ErrorCode::invalid_plan, fmt::format("plan: {} is {}; it must be within {} .. {}", name, value, low, high)};
+}
+
+/// The tiles that a kernel exists for (accumulators of two consumer warpgroups in 240 registers a thread).
+Result<void> check_tiles(const Plan& plan) {
+  const bool wide = plan.head_dim == 128 && plan.tile_q == 64 && plan.tile_kv == 128;
+  const bool narrow = plan.head_dim == 64 && (plan.tile_q == 64 || plan.tile_q == 128) && plan.tile_kv == 128;
+  if (wide || narrow) return {};
+  return Error{ErrorCode::invalid_plan,
+               fmt::format("plan: no kernel exists for head_dim {} with tile_q {} and tile_kv {}; head_dim 128 has tile_q 64, "
+                           "head_dim 64 has tile_q 64 or 128, both tile_kv 128",
+                           plan.head_dim, plan.tile_q, plan.tile_kv)};
+}
+
+Result<void> check_schedule(const Plan& plan) {
+  if (plan.schedule == Schedule::shift && plan.mask != Mask::full) {
+    return Error{ErrorCode::invalid_plan,
+                 "plan: schedule shift is for mask full only; for causal masks use alternate, descending or ascending"};
+  }
+  if (plan.schedule == Schedule::alternate && plan.mask != Mask::causal) {
+    return Error{ErrorCode::invalid_plan,
+                 "plan: schedule alternate is for mask causal only; for full masks use shift, ascending or descending"};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view to_string(Schedule schedule) {
+  switch (schedule) {
+    case Schedule::ascending:
+      return "ascending";
+    case Schedule::descending:
+      return "descending";
+    case Schedule::shift:
+      return "shift";
+    case Schedule::alternate:
+      return "alternate";
+  }
+  return "unknown";
+}
+
+std::string_view to_string(Accumulate accumulate) {
+  switch (accumulate) {
+    case Accumulate::atomic:
+      return "atomic";
+    case Accumulate::ordered:
+      return "ordered";
+    case Accumulate::exact:
+      return "exact";
+  }
+  return "unknown";
+}
+
+Result<Schedule> parse_schedule(std::string_view text) {
+  return text::read_name(text, "schedule",
+                         std::array{Schedule::ascending, Schedule::descending, Schedule::shift, Schedule::alternate});
+}
+
+Result<Accumulate> parse_accumulate(std::string_view text) {
+  return text::read_name(text, "accumulate", std::array{Accumulate::atomic, Accumulate::ordered, Accumulate::exact});
+}
+
+Result<void> Plan::validate() const {
+  if (to_string(dtype) == "unknown" || to_string(mask) == "unknown" || to_string(schedule) == "unknown" ||
+      to_string(accumulate) == "unknown") {
+    return Error{ErrorCode::invalid_plan, "plan: dtype, mask, schedule or accumulate is not one of its named values"};
+  }
+  const struct {
+    std::string_view name;
+    std::int64_t value, low, high;
+  } ranges[] = {
+      {"group", group, 1, limits::kMostNumbered}, {"stages", stages, 2, 3},      {"cluster", cluster, 1, 2},
+      {"dq_buffers", dq_buffers, 1, 2},           {"workers", workers, 1, 1024}, {"shift_stride", shift_stride, 1, 64},
+      {"head_group", head_group, 1, 1024},
+  };
+  for (const auto& range : ranges) {
+    if (auto checked = check_range(range.name, range.value, range.low, range.high); !checked) return checked;
+  }
+  if (auto checked = check_tiles(*this); !checked) return checked;
+  if (auto checked = check_schedule(*this); !checked) return checked;
+  if (!static_shape) return {};
+  const std::pair<std::string_view, std::int64_t> sizes[] = {{"static_shape batch", static_shape->batch},
+                                                             {"static_shape seqlen_q", static_shape->seqlen_q},
+                                                             {"static_shape seqlen_k", static_shape->seqlen_k},
+                                                             {"static_shape kv_heads", static_shape->kv_heads}};
+  for (const auto& [name, size] : sizes) {
+    if (auto checked = check_range(name, size, 1, limits::kLongestSequence); !checked) return checked;
+  }
+  return {};
+}
+
+std::string to_text(const Plan& plan) {
+  return fmt::format(
+      "{} dtype={} head_dim={} mask={} group={} schedule={} accumulate={} tile_q={} tile_kv={} stages={} cluster={} dq_delay={} "
+      "dq_buffers={} workers={} shift_stride={} head_group={} static_shape={}",
+      kNoun, to_string(plan.dtype), plan.head_dim, to_string(plan.mask), plan.group, to_string(plan.schedule),
+      to_string(plan.accumulate), plan.tile_q, plan.tile_kv, plan.stages, plan.cluster, plan.dq_delay, plan.dq_buffers,
+      plan.workers, plan.shift_stride, plan.head_group, to_text(plan.static_shape));
+}
+
+Result<Plan> parse_plan(std::string_view text) {
+  Plan plan;
+  const std::vector<text::Field> fields{text::parsed_field("dtype", plan.dtype, &parse_dtype),
+                                        text::integer_field("head_dim", plan.head_dim),
+                                        text::parsed_field("mask", plan.mask, &parse_mask),
+                                        text::integer_field("group", plan.group),
+                                        text::parsed_field("schedule", plan.schedule, &parse_schedule),
+                                        text::parsed_field("accumulate", plan.accumulate, &parse_accumulate),
+                                        text::integer_field("tile_q", plan.tile_q),
+                                        text::integer_field("tile_kv", plan.tile_kv),
+                                        text::integer_field("stages", plan.stages),
+                                        text::integer_field("cluster", plan.cluster),
+                                        text::boolean_field("dq_delay", plan.dq_delay),
+                                        text::integer_field("dq_buffers", plan.dq_buffers),
+                                        text::integer_field("workers", plan.workers),
+                                        text::integer_field("shift_stride", plan.shift_stride),
+                                        text::integer_field("head_group", plan.head_group),
+                                        text::parsed_field("static_shape", plan.static_shape, &parse_static_shape)};
+  if (auto read = text::read_fields(text, kNoun, fields, ErrorCode::invalid_plan); !read) return read.error();
+  if (auto valid = plan.validate(); !valid) return valid.error();
+  return plan;
+}
+
+}  // namespace ordo
