@@ -23,17 +23,17 @@ enum class Kind : int { ascending, descending, shift, alternate, symmetric_shift
 /// The tile grid of one query head, and how it is walked. Lengths of at most 2^31 - 2^16.
 struct Geometry {
   Kind kind;
-  bool causal;   ///< bottom-right aligned
-  int tile_q;    ///< rows of a Q tile
-  int unit_kv;   ///< keys of a unit
+  bool causal;  ///< bottom-right aligned
+  int tile_q;   ///< rows of a Q tile
+  int unit_kv;  ///< keys of a unit
   int seqlen_q;
   int seqlen_k;
-  int q_tiles;   ///< ceil(seqlen_q / tile_q)
-  int units;     ///< ceil(seqlen_k / unit_kv)
-  int walks;     ///< batch * kv_heads
+  int q_tiles;     ///< ceil(seqlen_q / tile_q)
+  int units;       ///< ceil(seqlen_k / unit_kv)
+  int walks;       ///< batch * kv_heads
   int head_group;  ///< walks dispatched together
-  int wave;      ///< shift: units (symmetric_shift: pairs) that rotate among themselves; otherwise unused
-  int stride;    ///< both shifts: Q tiles between the starts of neighbouring units; otherwise unused
+  int wave;        ///< shift: units (symmetric_shift: pairs) that rotate among themselves; otherwise unused
+  int stride;      ///< both shifts: Q tiles between the starts of neighbouring units; otherwise unused
 };
 
 /// The work of one cluster.
@@ -136,10 +136,10 @@ ORDO_HOST_DEVICE constexpr Residents residents(const Geometry& g, int index) {
   return {base + walks * first, base + walks * minimum(first + g.wave, walk_items(g))};
 }
 
-// symmetric_shift (DASH, causal): one worker takes pair p, that is unit p (long) and then unit units-1-p (short); the middle unit of
-// an odd count is a pair by itself. Pairs rotate in waves of `wave`, waves add in wave order. Let f be the first Q tile that every
-// long unit of the wave sees. The long units first rotate through the rectangle of Q tiles f .. q_tiles-1, then ascend through
-// what is left of the triangle below f, diagonal first; then each worker walks its short unit downwards.
+// symmetric_shift (DASH, causal): one worker takes pair p, that is unit p (long) and then unit units-1-p (short); the middle unit
+// of an odd count is a pair by itself. Pairs rotate in waves of `wave`, waves add in wave order. Let f be the first Q tile that
+// every long unit of the wave sees. The long units first rotate through the rectangle of Q tiles f .. q_tiles-1, then ascend
+// through what is left of the triangle below f, diagonal first; then each worker walks its short unit downwards.
 
 /// One step of a worker.
 struct Visit {
@@ -173,8 +173,8 @@ ORDO_HOST_DEVICE constexpr Visit pair_visit(const Geometry& g, int p, int t) {
   return {g.units - 1 - p, g.q_tiles - 1 - (t - steps(g, p))};
 }
 
-/// The turn of `unit` among the contributors of Q tile `q`: waves in order; inside a wave the long units as they rotate or ascend, then
-/// the short ones, of which the shortest arrives last.
+/// The turn of `unit` among the contributors of Q tile `q`: waves in order; inside a wave the long units as they rotate or
+/// ascend, then the short ones, of which the shortest arrives last.
 ORDO_HOST_DEVICE constexpr int pair_rank(const Geometry& g, int unit, int q) {
   const int p = minimum(unit, g.units - 1 - unit);
   const Wave wave = wave_of(g, p);
