@@ -6,14 +6,6 @@
 
 namespace ordo::attention_backward {
 
-struct ConvertParams {
-  void* dq;
-  Strides dq_strides;
-  Scratch scratch;
-  Shape shape;
-  float scale;
-};
-
 /// exact: the value of a fixed-point sum. C_d in two steps, because 2^exponent alone may overflow where the product does not.
 ORDO_DEVICE float from_fixed_point(u32 bits, float inverse_row_scale, int column_exponent) {
   const float x = static_cast<float>(static_cast<int>(bits)) * inverse_row_scale;

@@ -55,14 +55,6 @@ struct Item {
   int steps;  ///< over all query heads of the walk
 };
 
-struct MainParams {
-  TensorMap q, d_o, k, v, dk, dv;
-  Scratch scratch;
-  Shape shape;
-  float scale;
-  float scale_log2;  ///< scale * log2(e)
-};
-
 ORDO_DEVICE schedule::Geometry geometry(const Shape& shape) {
   schedule::Geometry g{config.schedule, config.causal, config.tile_q, config.tile_kv * config.cluster};
   g.seqlen_q = config.static_shape ? config.seqlen_q : shape.seqlen_q;

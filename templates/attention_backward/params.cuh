@@ -2,6 +2,8 @@
 // Sizes are elements unless said; a "tile" counts Q tiles of all batches and query heads: tile = (batch * heads + head) * q_tiles + q.
 #pragma once
 
+#include "sm90/tensor_map.cuh"
+
 namespace ordo::attention_backward {
 
 /// What a schedule needs of the shape (schedule::Geometry without the fields that are baked into the kernel).
@@ -33,5 +35,44 @@ inline constexpr int kExponentBias = 1024;
 
 /// First semaphore in Scratch::control: a cache line away from the ticket.
 inline constexpr int kFirstSemaphore = 32;
+
+/// ordo_main
+struct MainParams {
+  TensorMap q, d_o, k, v, dk, dv;
+  Scratch scratch;
+  Shape shape;
+  float scale;
+  float scale_log2;  ///< scale * log2(e)
+};
+
+/// ordo_preprocess: one block a Q tile
+struct PreprocessParams {
+  const void* o;
+  const void* d_o;
+  const float* lse;  ///< contiguous [batch, heads, seqlen_q]
+  Strides o_strides, do_strides;
+  Scratch scratch;
+  Shape shape;
+};
+
+/// ordo_convert: one block a Q tile
+struct ConvertParams {
+  void* dq;
+  Strides dq_strides;
+  Scratch scratch;
+  Shape shape;
+  float scale;
+};
+
+inline constexpr int kScaleRows = 128;  // keys a block of ordo_scales reads
+
+/// ordo_scales: blocks {ceil(seqlen_k / kScaleRows), walks}
+struct ScalesParams {
+  const void* k;
+  const void* v;
+  Strides k_strides, v_strides;
+  Scratch scratch;
+  Shape shape;
+};
 
 }  // namespace ordo::attention_backward

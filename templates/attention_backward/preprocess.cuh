@@ -6,15 +6,6 @@
 
 namespace ordo::attention_backward {
 
-struct PreprocessParams {
-  const void* o;
-  const void* d_o;
-  const float* lse;  ///< contiguous [batch, heads, seqlen_q]
-  Strides o_strides, do_strides;
-  Scratch scratch;
-  Shape shape;
-};
-
 /// exact: 2^30 / R with R the smallest power of two >= ||dO_i|| max_j ||V_j|| + |delta_i|, or 0 when that is 0. Since the sum of P over a
 /// row is at most 1, |sum_j dS_ij K_jd| <= R_i max_j |K_jd|. Non-finite values are left out: the main kernel poisons their rows.
 ORDO_DEVICE float row_scale(const ScaledNorm& norm, float delta, int biased_value_exponent) {

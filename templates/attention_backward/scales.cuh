@@ -6,16 +6,6 @@
 
 namespace ordo::attention_backward {
 
-inline constexpr int kScaleRows = 128;  // rows a block
-
-struct ScalesParams {
-  const void* k;
-  const void* v;
-  Strides k_strides, v_strides;
-  Scratch scratch;
-  Shape shape;
-};
-
 ORDO_DEVICE void run_scales(const ScalesParams& params) {
   __shared__ int columns[config.head_dim];  // bits of the largest magnitude: non-negative floats order as integers
   __shared__ int value;                     // biased exponent of the largest norm

@@ -2,13 +2,9 @@
 #pragma once
 
 #include "sm90/basic.cuh"
+#include "sm90/tensor_map.cuh"
 
 namespace ordo {
-
-/// A CUtensorMap, opaque; a kernel parameter.
-struct alignas(64) TensorMap {
-  unsigned char bytes[128];
-};
 
 ORDO_DEVICE void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 

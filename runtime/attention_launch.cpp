@@ -1,0 +1,281 @@
+#include "runtime/attention_launch.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+#include "codegen/generate/config.hpp"
+#include "codegen/schedule/proof.hpp"
+#include "templates/attention_backward/params.cuh"
+#include "templates/attention_backward/shared_memory.cuh"
+
+namespace ordo {
+namespace {
+
+namespace device = attention_backward;
+
+constexpr int kElementwiseThreads = 256;
+
+std::size_t tiles_of(const AttentionBackward& problem, const Plan& plan) {
+  return static_cast<std::size_t>(problem.batch * problem.heads * ((problem.seqlen_q + plan.tile_q - 1) / plan.tile_q));
+}
+
+/// One tensor's checks; `strides` of dimensions of size 1 are never used and not looked at.
+Result<void> check_view(const char* name, const TensorView& view, std::int64_t batch, std::int64_t seqlen, std::int64_t heads) {
+  const auto error = [&](const std::string& what) { return Error{ErrorCode::invalid_argument, fmt::format("tensor {}: {}", name, what)}; };
+  if (view.data == nullptr) return error("null pointer; pass a device pointer");
+  if (reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0)
+    return error(fmt::format("pointer {} is not 16-byte aligned; align it to 16 bytes", view.data));
+  const std::array<std::array<std::int64_t, 2>, 3> dimensions{
+      {{batch, view.batch_stride}, {seqlen, view.seqlen_stride}, {heads, view.head_stride}}};
+  constexpr std::array names{"batch", "seqlen", "head"};
+  for (std::size_t i = 0; i < dimensions.size(); ++i) {
+    const auto [size, stride] = dimensions[i];
+    if (size == 1) continue;
+    if (stride <= 0 || stride % 8 != 0 || stride >= (std::int64_t{1} << 39))
+      return error(fmt::format("{} stride of {} elements; it must be a positive multiple of 8 elements (16 bytes) below 2^39; "
+                               "copy the tensor to a contiguous one otherwise",
+                               names[i], stride));
+  }
+  return {};
+}
+
+struct TensorMaps {
+  const Driver& driver;
+  const AttentionBackward& problem;
+
+  /// A 5-d map {64 columns, rows, 64-column chunks, heads, batch} with a box of `rows` rows and `chunks` chunks.
+  Result<void> encode(TensorMap& map, const char* name, const TensorView& view, std::int64_t seqlen, std::int64_t heads, int rows,
+                      int chunks) const {
+    const auto d = static_cast<cuuint64_t>(problem.head_dim);
+    const std::array<cuuint64_t, 5> sizes{64, static_cast<cuuint64_t>(seqlen), d / 64, static_cast<cuuint64_t>(heads),
+                                          static_cast<cuuint64_t>(problem.batch)};
+    // Strides in bytes, innermost left out. A dimension of size 1 is never stepped over: give it any legal stride.
+    const auto bytes = [&](std::int64_t size, std::int64_t stride) { return static_cast<cuuint64_t>(size == 1 ? 128 : stride * 2); };
+    const std::array<cuuint64_t, 4> strides{bytes(seqlen, view.seqlen_stride), 128, bytes(heads, view.head_stride),
+                                            bytes(problem.batch, view.batch_stride)};
+    const std::array<cuuint32_t, 5> box{64, static_cast<cuuint32_t>(rows), static_cast<cuuint32_t>(chunks), 1, 1};
+    const std::array<cuuint32_t, 5> steps{1, 1, 1, 1, 1};
+    const CUtensorMapDataType type =
+        problem.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
+    return driver.check(driver.tensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), type, 5, view.data, sizes.data(), strides.data(),
+                                                    box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+                        fmt::format("cuTensorMapEncodeTiled of tensor {}", name));
+  }
+};
+
+device::Strides strides_of(const TensorView& view) { return {view.batch_stride, view.seqlen_stride, view.head_stride}; }
+
+device::Scratch scratch_of(void* workspace, const WorkspaceLayout& layout) {
+  char* base = static_cast<char*>(workspace);
+  return {.neg_lse2 = reinterpret_cast<float*>(base + layout.neg_lse2),
+          .neg_delta = reinterpret_cast<float*>(base + layout.neg_delta),
+          .dq = base + layout.dq,
+          .control = reinterpret_cast<unsigned int*>(base + layout.control),
+          .row_scale = reinterpret_cast<float*>(base + layout.row_scale),
+          .poison = reinterpret_cast<unsigned int*>(base + layout.poison),
+          .key_exponents = reinterpret_cast<int*>(base + layout.key_exponents)};
+}
+
+struct Grid {
+  unsigned x = 1, y = 1;
+};
+
+/// `attributes` may be empty.
+template <class Params>
+Result<void> launch(const Driver& driver, CUfunction function, const char* name, Grid grid, int threads, int shared_bytes, Params& params,
+                    CUstream stream, std::initializer_list<CUlaunchAttribute> attributes) {
+  std::array<CUlaunchAttribute, 4> list{};
+  std::copy(attributes.begin(), attributes.end(), list.begin());
+  CUlaunchConfig config{};
+  config.gridDimX = grid.x;
+  config.gridDimY = grid.y;
+  config.gridDimZ = 1;
+  config.blockDimX = static_cast<unsigned>(threads);
+  config.blockDimY = config.blockDimZ = 1;
+  config.sharedMemBytes = static_cast<unsigned>(shared_bytes);
+  config.hStream = stream;
+  config.attrs = list.data();
+  config.numAttrs = static_cast<unsigned>(attributes.size());
+  std::array<void*, 1> arguments{&params};
+  return driver.check(driver.launchKernelEx(&config, function, arguments.data(), nullptr), fmt::format("launch of {}", name));
+}
+
+/// Lets a kernel start while the one before it drains; it waits itself (griddepcontrol.wait) before it reads what that one wrote.
+CUlaunchAttribute early_start() {
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  attribute.value.programmaticStreamSerializationAllowed = 1;
+  return attribute;
+}
+
+CUlaunchAttribute cooperative() {
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+  attribute.value.cooperative = 1;
+  return attribute;
+}
+
+}  // namespace
+
+WorkspaceLayout workspace_layout(const AttentionBackward& problem, const Plan& plan) {
+  const std::size_t tiles = tiles_of(problem, plan), rows = tiles * static_cast<std::size_t>(plan.tile_q);
+  const auto walks = static_cast<std::size_t>(problem.batch * problem.kv_heads);
+  const bool exact = plan.accumulate == Accumulate::exact;
+  WorkspaceLayout layout;
+  const auto take = [&](std::size_t bytes) {
+    const std::size_t first = layout.total;
+    layout.total += (bytes + 255) / 256 * 256;
+    return first;
+  };
+  layout.dq = take(rows * static_cast<std::size_t>(plan.head_dim) * 4);
+  layout.neg_lse2 = take(rows * 4);
+  layout.neg_delta = take(rows * 4);
+  layout.control = take((static_cast<std::size_t>(device::kFirstSemaphore) + 2 * tiles) * 4);
+  layout.row_scale = take(exact ? rows * 4 : 0);
+  layout.poison = take(exact ? rows * 4 : 0);
+  layout.key_exponent_bytes = exact ? walks * (static_cast<std::size_t>(plan.head_dim) + 1) * 4 : 0;
+  layout.key_exponents = take(layout.key_exponent_bytes);
+  return layout;
+}
+
+Result<void> check_tensors(const AttentionBackward& problem, const AttentionBackwardTensors& tensors) {
+  struct Named {
+    const char* name;
+    const TensorView* view;
+    bool keys;
+  };
+  const std::array<Named, 8> views{{{"q", &tensors.q, false},
+                                    {"k", &tensors.k, true},
+                                    {"v", &tensors.v, true},
+                                    {"o", &tensors.o, false},
+                                    {"do", &tensors.d_o, false},
+                                    {"dq", &tensors.dq, false},
+                                    {"dk", &tensors.dk, true},
+                                    {"dv", &tensors.dv, true}}};
+  for (const Named& tensor : views)
+    if (auto ok = check_view(tensor.name, *tensor.view, problem.batch, tensor.keys ? problem.seqlen_k : problem.seqlen_q,
+                             tensor.keys ? problem.kv_heads : problem.heads);
+        !ok)
+      return ok;
+  if (tensors.lse == nullptr || reinterpret_cast<std::uintptr_t>(tensors.lse) % 4 != 0)
+    return Error{ErrorCode::invalid_argument, "tensor lse: null or not 4-byte aligned; pass a device pointer to fp32"};
+  if (!(tensors.scale > 0) || !std::isfinite(tensors.scale))
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("softmax scale is {}; it must be positive and finite (1/sqrt(head_dim) is usual)", tensors.scale)};
+  return {};
+}
+
+namespace {
+
+struct Launcher {
+  const Driver& driver;
+  const AttentionFunctions& functions;
+  const AttentionBackward& problem;
+  const Plan& plan;
+  const AttentionBackwardTensors& tensors;
+  CUstream stream;
+  schedule::Geometry geometry;
+  device::Scratch scratch;
+  device::Shape shape;
+
+  Result<void> scales(void* key_exponents, std::size_t bytes) const {
+    // The maxima of this launch, not of the one before. Zero means "nothing seen".
+    const auto address = reinterpret_cast<CUdeviceptr>(key_exponents);
+    if (auto ok = driver.check(driver.memsetD8Async(address, 0, bytes, stream), "cuMemsetD8Async of the key exponents"); !ok) return ok;
+    device::ScalesParams params{tensors.k.data, tensors.v.data, strides_of(tensors.k), strides_of(tensors.v), scratch, shape};
+    const auto blocks = static_cast<unsigned>((problem.seqlen_k + device::kScaleRows - 1) / device::kScaleRows);
+    return launch(driver, functions.scales, "ordo_scales", {blocks, static_cast<unsigned>(shape.walks)}, kElementwiseThreads, 0, params,
+                  stream, {});
+  }
+
+  [[nodiscard]] unsigned tiles() const { return static_cast<unsigned>(tiles_of(problem, plan)); }
+
+  Result<void> preprocess() const {
+    device::PreprocessParams params{tensors.o.data, tensors.d_o.data, tensors.lse, strides_of(tensors.o), strides_of(tensors.d_o), scratch,
+                                    shape};
+    return launch(driver, functions.preprocess, "ordo_preprocess", {tiles()}, kElementwiseThreads, 0, params, stream, {});
+  }
+
+  Result<void> main() const {
+    device::MainParams params{};
+    const TensorMaps maps{driver, problem};
+    // In a cluster each CTA fetches half of every Q and dO tile, 64 columns at a time; alone it fetches whole rows.
+    const int chunks = plan.cluster == 2 ? 1 : plan.head_dim / 64;
+    const int q_rows = plan.tile_q / plan.cluster;
+    struct Wanted {
+      TensorMap* map;
+      const char* name;
+      const TensorView* view;
+      bool keys;
+      int rows, chunks;
+    };
+    const std::array<Wanted, 6> wanted{{{&params.q, "q", &tensors.q, false, q_rows, chunks},
+                                        {&params.d_o, "do", &tensors.d_o, false, q_rows, chunks},
+                                        {&params.k, "k", &tensors.k, true, plan.tile_kv, chunks},
+                                        {&params.v, "v", &tensors.v, true, plan.tile_kv, chunks},
+                                        {&params.dk, "dk", &tensors.dk, true, 64, 1},
+                                        {&params.dv, "dv", &tensors.dv, true, 64, 1}}};
+    for (const Wanted& w : wanted)
+      if (auto ok = maps.encode(*w.map, w.name, *w.view, w.keys ? problem.seqlen_k : problem.seqlen_q,
+                                w.keys ? problem.kv_heads : problem.heads, w.rows, w.chunks);
+          !ok)
+        return ok;
+    params.scratch = scratch;
+    params.shape = shape;
+    params.scale = tensors.scale;
+    params.scale_log2 = static_cast<float>(tensors.scale * std::numbers::log2e);
+    const int shared_bytes = device::layout_of(device_config(plan)).bytes;
+    const std::int64_t items = schedule::items(geometry);
+    if (plan.accumulate == Accumulate::ordered && schedule::waits_on_later_items(geometry.kind)) {
+      // These schedules are proved for plan.workers resident clusters: the launch must guarantee them.
+      if (functions.resident_clusters < plan.workers)
+        return Error{ErrorCode::invalid_plan,
+                     fmt::format("schedule {} needs {} clusters of {} CTAs resident at once and this device holds {}; plan for this device "
+                                 "or use schedule descending",
+                                 to_string(plan.schedule), plan.workers, plan.cluster, functions.resident_clusters)};
+      const auto clusters = static_cast<unsigned>(std::min<std::int64_t>(items, plan.workers));
+      return launch(driver, functions.main, "ordo_main", {clusters * static_cast<unsigned>(plan.cluster)}, 384, shared_bytes, params,
+                    stream, {cooperative()});
+    }
+    const auto clusters = static_cast<unsigned>(std::min<std::int64_t>(items, std::max(functions.resident_clusters, 1)));
+    return launch(driver, functions.main, "ordo_main", {clusters * static_cast<unsigned>(plan.cluster)}, 384, shared_bytes, params, stream,
+                  {early_start()});
+  }
+
+  Result<void> convert() const {
+    device::ConvertParams params{tensors.dq.data, strides_of(tensors.dq), scratch, shape, tensors.scale};
+    return launch(driver, functions.convert, "ordo_convert", {tiles()}, kElementwiseThreads, 0, params, stream, {early_start()});
+  }
+};
+
+}  // namespace
+
+Result<void> launch_attention_backward(const Driver& driver, const AttentionFunctions& functions, const AttentionBackward& problem,
+                                       const Plan& plan, const AttentionBackwardTensors& tensors, void* workspace, CUstream stream) {
+  const WorkspaceLayout layout = workspace_layout(problem, plan);
+  const schedule::Geometry g = make_geometry(problem, plan);
+  const device::Shape shape{.seqlen_q = g.seqlen_q,
+                            .seqlen_k = g.seqlen_k,
+                            .kv_heads = static_cast<int>(problem.kv_heads),
+                            .q_tiles = g.q_tiles,
+                            .units = g.units,
+                            .walks = g.walks,
+                            .head_group = g.head_group,
+                            .wave = g.wave,
+                            .stride = g.stride};
+  const Launcher launcher{driver, functions, problem, plan, tensors, stream, g, scratch_of(workspace, layout), shape};
+  if (plan.accumulate == Accumulate::exact)
+    if (auto ok = launcher.scales(launcher.scratch.key_exponents, layout.key_exponent_bytes); !ok) return ok;
+  if (auto ok = launcher.preprocess(); !ok) return ok;
+  if (auto ok = launcher.main(); !ok) return ok;
+  return launcher.convert();
+}
+
+}  // namespace ordo
