@@ -198,7 +198,7 @@ Error Search::error() const {
       "the usual places.";
   if (!without_builtins_.empty()) {
     return {ErrorCode::toolchain,
-            fmt::format("NVRTC's builtins library is missing: it must lie beside {}. Reinstall NVRTC whole. {}",
+            fmt::format("NVRTC's builtins library is missing: it must lie beside {}. Reinstall NVRTC whole.\n{}",
                         without_builtins_, tried)};
   }
   if (!too_old_.empty()) {

@@ -1,0 +1,17 @@
+// What an AttentionBackwardKernel holds: shared by the engine, which makes it, and the launch.
+#pragma once
+
+#include <vector>
+
+#include "ordo/ordo.hpp"
+#include "runtime/kernel_set.hpp"
+
+namespace ordo {
+
+struct AttentionBackwardKernel::Impl {
+  Plan plan;
+  std::vector<KernelReport> reports;  ///< the main kernel first, as in `kernels`
+  KernelSet kernels;
+};
+
+}  // namespace ordo
