@@ -11,6 +11,16 @@ Result<void> prove_schedule(const schedule::Geometry& geometry, std::int64_t wor
       g.head_group < 1 || g.wave < 1 || g.stride < 1 || workers < 1) {
     return Error{ErrorCode::invalid_plan, "schedule: a size, wave, stride, head group or worker count is below 1"};
   }
+  const auto tiles_of = [](std::int64_t length, std::int64_t tile) { return (length + tile - 1) / tile; };
+  if (g.q_tiles != tiles_of(g.seqlen_q, g.tile_q) || g.units != tiles_of(g.seqlen_k, g.unit_kv)) {
+    return Error{ErrorCode::invalid_plan,
+                 fmt::format("schedule: {} Q tiles of {} and {} units of {} do not cover seqlen_q {} and seqlen_k {}", g.q_tiles,
+                             g.tile_q, g.units, g.unit_kv, g.seqlen_q, g.seqlen_k)};
+  }
+  if (std::int64_t{g.walks} * g.units > limits::kMostNumbered) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("{} walks of {} units are above 2^31-1 items; split the batch", g.walks, g.units)};
+  }
   const std::int64_t tiles = std::int64_t{g.units} * g.q_tiles;
   if (tiles > limits::kMostProvedTiles) {
     return Error{ErrorCode::unsupported,
