@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <atomic>
 #include <mutex>
 
 namespace ordo {
@@ -133,17 +134,17 @@ Result<Driver> resolve_driver(const std::function<void*(const char* name, int ve
 }
 
 Result<const Driver*> driver() {
+  static std::atomic<const Driver*> ready{nullptr};  // every launch comes here: no lock once the driver is open
+  if (const Driver* table = ready.load(std::memory_order_acquire)) return table;
   static std::mutex mutex;
-  static Driver table;
-  static bool open = false;
+  static Driver storage;
   const std::scoped_lock lock(mutex);
-  if (!open) {
-    Result<Driver> opened = open_driver();
-    if (!opened) return opened.error();
-    table = *opened;
-    open = true;
-  }
-  return &table;
+  if (const Driver* table = ready.load(std::memory_order_acquire)) return table;
+  Result<Driver> opened = open_driver();
+  if (!opened) return opened.error();
+  storage = *opened;
+  ready.store(&storage, std::memory_order_release);
+  return &storage;
 }
 
 Result<void> Driver::check(CUresult result, std::string_view what) const {
