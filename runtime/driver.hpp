@@ -17,6 +17,7 @@ namespace ordo {
 /// first with cuLibrary); see the CUDA driver API reference for each. A table from driver() has no null member and lives for
 /// ever.
 struct Driver {
+  // NOLINTBEGIN(readability-identifier-naming): the members are named after the functions they point to
   decltype(&::cuInit) init = nullptr;
   decltype(&::cuDriverGetVersion) driverGetVersion = nullptr;
   decltype(&::cuGetErrorName) getErrorName = nullptr;
@@ -84,6 +85,7 @@ struct Driver {
   /// Success, or an Error that names `what` ("cuMemAlloc of 4096 bytes"), the result's name and its text.
   /// Code: no_device for a driver without a usable device, driver for the rest.
   [[nodiscard]] ORDO_API Result<void> check(CUresult result, std::string_view what) const;
+  // NOLINTEND(readability-identifier-naming)
 };
 
 /// The driver, opened and initialised (cuInit) once a process. Thread-safe. Errors, all ErrorCode::no_device: libcuda.so.1 is not
