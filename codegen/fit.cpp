@@ -1,11 +1,11 @@
-// Whether a plan can run a problem.
+#include "codegen/fit.hpp"
+
 #include <fmt/format.h>
 
 #include <array>
 
 #include "codegen/limits.hpp"
 #include "codegen/schedule/proof.hpp"
-#include "ordo/plan.hpp"
 
 namespace ordo {
 namespace {
@@ -29,7 +29,7 @@ std::string differences(const AttentionBackward& problem, const Plan& plan) {
   return list;
 }
 
-/// Items and dQ semaphores are numbered with int.
+/// Items and dQ semaphores are numbered with int, and the tiles of a head are proved one by one.
 Result<void> check_counts(const AttentionBackward& problem, const Plan& plan) {
   const auto within = [](std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t tile) {
     return batch <= limits::kMostNumbered / heads / ((length + tile - 1) / tile);
@@ -43,6 +43,15 @@ Result<void> check_counts(const AttentionBackward& problem, const Plan& plan) {
     return Error{ErrorCode::unsupported,
                  fmt::format("batch {} * heads {} * Q tiles of seqlen_q {} is above 2^31-1; split the batch", problem.batch,
                              problem.heads, problem.seqlen_q)};
+  }
+  const std::int64_t q_tiles = (problem.seqlen_q + plan.tile_q - 1) / plan.tile_q;
+  const std::int64_t units = (problem.seqlen_k + plan.tile_kv * plan.cluster - 1) / (plan.tile_kv * plan.cluster);
+  if (q_tiles * units > limits::kMostProvedTiles) {
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("seqlen_q {} by seqlen_k {} are {} tiles a head, more than the {} that ordo proves free of deadlock before a "
+                    "launch; split seqlen_k and add the gradients",
+                    problem.seqlen_q, problem.seqlen_k, q_tiles * units, limits::kMostProvedTiles)};
   }
   return {};
 }
@@ -72,9 +81,7 @@ Result<void> prove_once(const schedule::Geometry& geometry, std::int64_t workers
 
 }  // namespace
 
-Result<void> check_fit(const AttentionBackward& problem, const Plan& plan) {
-  if (auto valid = problem.validate(); !valid) return valid;
-  if (auto valid = plan.validate(); !valid) return valid;
+Result<void> check_sizes(const AttentionBackward& problem, const Plan& plan) {
   if (const std::string list = differences(problem, plan); !list.empty()) {
     return Error{ErrorCode::invalid_plan,
                  fmt::format("the plan was made for another problem: {}; make a plan for this one", list)};
@@ -84,7 +91,13 @@ Result<void> check_fit(const AttentionBackward& problem, const Plan& plan) {
                  fmt::format("accumulate exact sums in int32, accurate up to {} keys, and seqlen_k is {}; use accumulate ordered",
                              limits::kMostExactKeys, problem.seqlen_k)};
   }
-  if (auto checked = check_counts(problem, plan); !checked) return checked;
+  return check_counts(problem, plan);
+}
+
+Result<void> check_fit(const AttentionBackward& problem, const Plan& plan) {
+  if (auto valid = problem.validate(); !valid) return valid;
+  if (auto valid = plan.validate(); !valid) return valid;
+  if (auto checked = check_sizes(problem, plan); !checked) return checked;
   return prove_once(make_geometry(problem, plan), plan.workers);
 }
 

@@ -4,6 +4,26 @@
 
 #include "codegen/schedule/proof.hpp"
 
+namespace ordo::schedule {
+
+std::string_view to_string(Kind kind) {
+  switch (kind) {
+    case Kind::ascending:
+      return "ascending";
+    case Kind::descending:
+      return "descending";
+    case Kind::shift:
+      return "shift";
+    case Kind::alternate:
+      return "alternate";
+    case Kind::symmetric_shift:
+      return "symmetric_shift";
+  }
+  return "unknown";
+}
+
+}  // namespace ordo::schedule
+
 namespace ordo {
 
 using schedule::Geometry;
@@ -21,22 +41,6 @@ Kind kind_of(Schedule schedule) {
       return Kind::alternate;
   }
   return Kind::ascending;
-}
-
-std::string_view to_string(Kind kind) {
-  switch (kind) {
-    case Kind::ascending:
-      return "ascending";
-    case Kind::descending:
-      return "descending";
-    case Kind::shift:
-      return "shift";
-    case Kind::alternate:
-      return "alternate";
-    case Kind::symmetric_shift:
-      return "symmetric_shift";
-  }
-  return "unknown";
 }
 
 void set_waves(Geometry& geometry, std::int64_t workers, int shift_stride) {

@@ -6,13 +6,17 @@
 #include "ordo/plan.hpp"
 #include "templates/schedule/schedule.cuh"
 
+namespace ordo::schedule {
+
+/// Name of a kind, e.g. "symmetric_shift": the plan's names and those that only the simulator knows.
+ORDO_API std::string_view to_string(Kind kind);
+
+}  // namespace ordo::schedule
+
 namespace ordo {
 
 /// The schedule of a plan as the device header names it.
 schedule::Kind kind_of(Schedule schedule);
-
-/// Name of a kind, e.g. "symmetric_shift": the plan's names and those that only the simulator knows.
-std::string_view to_string(schedule::Kind kind);
 
 /// Fills `wave` and `stride`; every other field is set. `workers` clusters are resident and `shift_stride` is the stride wished
 /// for.

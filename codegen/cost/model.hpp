@@ -1,0 +1,24 @@
+// Predicted time and registers of a plan on a problem and a target.
+#pragma once
+
+#include "ordo/plan.hpp"
+#include "ordo/problem.hpp"
+#include "ordo/target.hpp"
+
+namespace ordo::cost {
+
+struct Prediction {
+  double ms = 0;            ///< the whole backward
+  double stall_ms = 0;      ///< of it: waiting for turns to add into dQ
+  double imbalance_ms = 0;  ///< of it: workers without work while others finish (wave quantisation and tails)
+  double auxiliary_ms = 0;  ///< of it: preprocess, convert and launches
+  bool simulated = false;   ///< stalls and balance come from the event simulation, else from closed forms
+};
+
+/// Only for pairs that check_fit accepts. Pure; at most about a millisecond for any size.
+Prediction predict(const AttentionBackward& problem, const Plan& plan, const Target& target);
+
+/// Registers of a consumer thread at the widest point: accumulators of S, dP, dK, dV, and what stays live beside them.
+int predict_registers(const Plan& plan);
+
+}  // namespace ordo::cost

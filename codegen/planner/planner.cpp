@@ -1,0 +1,209 @@
+// Chooses a plan: lists what can run the problem, predicts each, and says why the first is first.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "codegen/cost/model.hpp"
+#include "codegen/fit.hpp"
+#include "codegen/schedule/proof.hpp"
+#include "ordo/plan.hpp"
+
+namespace ordo {
+namespace {
+
+/// Neighbours in a shift are at most this many Q tiles apart: enough to hide a hop, few enough to share Q tiles in L2.
+constexpr int kLongestStride = 4;
+
+/// Plans closer than this are the same by the model's accuracy; the order in which they are listed decides.
+constexpr double kTie = 1.004;
+
+struct Option {
+  Candidate candidate;
+  cost::Prediction prediction;
+};
+
+Plan base_plan(const AttentionBackward& problem, const Target& target, Accumulate accumulate, int cluster, bool static_shape) {
+  Plan plan;
+  plan.dtype = problem.dtype;
+  plan.head_dim = static_cast<int>(problem.head_dim);
+  plan.mask = problem.mask;
+  plan.group = static_cast<int>(problem.group());
+  plan.accumulate = accumulate;
+  plan.cluster = cluster;
+  const bool wide = problem.head_dim == 128;
+  plan.tile_q = wide ? 64 : 128;
+  plan.tile_kv = 128;
+  plan.stages = 2;
+  plan.dq_delay = wide;
+  plan.dq_buffers = wide && cluster == 1 && accumulate == Accumulate::ordered ? 2 : 1;
+  plan.workers = std::clamp(target.sm_count / cluster, 1, 1024);
+  if (static_shape) plan.static_shape = StaticShape{problem.batch, problem.seqlen_q, problem.seqlen_k, problem.kv_heads};
+  return plan;
+}
+
+/// Dispatch as many walks together as fit on the device, so that neighbours add into different dQ tiles. alternate needs an even
+/// number of groups, one upwards for each downwards, unless everything fits at once.
+int head_group_for(const AttentionBackward& problem, const Plan& plan) {
+  const std::int64_t unit = std::int64_t{plan.tile_kv} * plan.cluster;
+  const std::int64_t units = (problem.seqlen_k + unit - 1) / unit;
+  const std::int64_t walks = problem.batch * problem.kv_heads;
+  std::int64_t group = std::clamp<std::int64_t>(plan.workers / units, 1, walks);
+  if (plan.schedule == Schedule::alternate && walks * units > plan.workers) {
+    const std::int64_t groups = (walks + group - 1) / group;
+    const std::int64_t even = groups + groups % 2;
+    group = (walks + even - 1) / even;
+  }
+  return static_cast<int>(group);
+}
+
+/// `plan` with the fields that follow from its schedule.
+Plan with_schedule(const AttentionBackward& problem, Plan plan, Schedule schedule) {
+  plan.schedule = schedule;
+  plan.head_group = head_group_for(problem, plan);
+  if (schedule == Schedule::shift) {
+    plan.shift_stride = kLongestStride;
+    plan.shift_stride = make_geometry(problem, plan).stride;
+  }
+  return plan;
+}
+
+/// Schedules for the mask, the one to take among equals first.
+std::vector<Schedule> schedules_for(Mask mask) {
+  if (mask == Mask::full) return {Schedule::ascending, Schedule::shift, Schedule::descending};
+  return {Schedule::alternate, Schedule::descending, Schedule::ascending};
+}
+
+/// Cluster sizes that a kernel exists for, the usual one first. The bits of `exact` follow the cluster, so there it must come
+/// from the problem alone; in `ordered` it may be chosen by time.
+std::vector<int> clusters_for(const AttentionBackward& problem, const Target& target, Accumulate accumulate) {
+  if (problem.head_dim != 128 || problem.seqlen_k <= 128) return {1};
+  if (accumulate != Accumulate::ordered) return {2};
+  if (target.sm_count < 2) return {1};
+  return {2, 1};
+}
+
+std::string_view strength(const Plan& plan) {
+  if (plan.accumulate == Accumulate::exact && plan.schedule == Schedule::shift) {
+    return "integer sums need no order, but shift's visits, and so the bits of dK and dV, follow the SM count";
+  }
+  if (plan.accumulate == Accumulate::exact)
+    return "integer sums need no order, and tiles and order follow from the problem alone";
+  if (plan.accumulate == Accumulate::atomic) return "adds in arrival order: not deterministic";
+  switch (plan.schedule) {
+    case Schedule::ascending:
+      return plan.mask == Mask::full ? "neighbours share Q tiles in L2 and the turns to add cost one skew a launch"
+                                     : "each unit waits on its diagonal for the first";
+    case Schedule::descending:
+      return plan.mask == Mask::full ? "as ascending, from the last Q tile"
+                                     : "the longest items start first and wait on earlier items only";
+    case Schedule::shift:
+      return "each unit starts where its neighbour has been, so turns to add come without waiting";
+    case Schedule::alternate:
+      return "groups of heads go up and down in turn, so turns come without waiting and long items meet short ones";
+  }
+  return "";
+}
+
+std::string form(const Plan& plan) {
+  const std::string_view cluster = plan.head_dim != 128 ? "" : plan.cluster == 2 ? " in clusters of 2" : " with single CTAs";
+  return fmt::format("{}{}", to_string(plan.schedule), cluster);
+}
+
+std::string note(const Option& option, const Option& best) {
+  const cost::Prediction& p = option.prediction;
+  std::string text(strength(option.candidate.plan));
+  if (p.stall_ms >= 0.005 * p.ms) text += fmt::format("; {:.3f} ms of waiting to add", p.stall_ms);
+  if (p.imbalance_ms >= 0.02 * p.ms) text += fmt::format("; {:.3f} ms of workers without work", p.imbalance_ms);
+  if (&option != &best) text += fmt::format("; {:+.1f} %", (p.ms / best.prediction.ms - 1) * 100);
+  return text;
+}
+
+std::string reason(const std::vector<Option>& options, const PlanRequest& request) {
+  const Option& best = options.front();
+  std::string text =
+      fmt::format("{}: {}; predicted {:.3f} ms", form(best.candidate.plan), strength(best.candidate.plan), best.prediction.ms);
+  if (request.schedule) return text + "; the schedule was asked for";
+  if (best.candidate.plan.accumulate == Accumulate::exact) return text;
+  // On a full mask descending is ascending's mirror image: no news.
+  const auto next = std::find_if(options.begin() + 1, options.end(), [](const Option& option) {
+    return option.candidate.plan.mask == Mask::causal || option.candidate.plan.schedule != Schedule::descending;
+  });
+  if (next == options.end()) return text;
+  const double ratio = next->prediction.ms / best.prediction.ms;
+  const std::string_view verdict = ratio <= kTie ? "; too close to tell" : "";
+  return text + fmt::format(", next is {} at {:.3f} ms ({:+.1f} %{})", form(next->candidate.plan), next->prediction.ms,
+                            (ratio - 1) * 100, verdict);
+}
+
+/// Best first. Only a lead beyond the model's accuracy moves a plan ahead of one listed before it.
+void sort_options(std::vector<Option>& options) {
+  if (options.empty()) return;
+  const auto best = std::min_element(options.begin(), options.end(),
+                                     [](const Option& a, const Option& b) { return a.prediction.ms < b.prediction.ms; });
+  const double limit = best->prediction.ms * kTie;
+  const auto first =
+      std::find_if(options.begin(), options.end(), [&](const Option& option) { return option.prediction.ms <= limit; });
+  std::rotate(options.begin(), first, first + 1);
+  std::stable_sort(options.begin() + 1, options.end(),
+                   [](const Option& a, const Option& b) { return a.prediction.ms < b.prediction.ms; });
+}
+
+/// Whether the items that wait for each other are resident together: the closed form of what prove_schedule checks.
+bool group_fits(const AttentionBackward& problem, const Plan& plan) {
+  if (plan.schedule != Schedule::alternate) return true;
+  const schedule::Geometry g = make_geometry(problem, plan);
+  return std::int64_t{g.head_group} * g.units <= plan.workers;
+}
+
+}  // namespace
+
+Result<PlanChoice> make_plan(const AttentionBackward& problem, const Target& target, const PlanRequest& request) {
+  if (auto valid = problem.validate(); !valid) return valid.error();
+  if (target.sm_count < 1 || target.tensor_tflops <= 0 || target.memory_gbps <= 0) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("target {} has {} SMs, {} TFLOP/s and {} GB/s; all must be above 0", target.name, target.sm_count,
+                             target.tensor_tflops, target.memory_gbps)};
+  }
+  const Accumulate accumulate = request.accumulate.value_or(Accumulate::ordered);
+  std::vector<Schedule> schedules = schedules_for(problem.mask);
+  if (request.schedule) {
+    schedules = {*request.schedule};
+  } else if (accumulate != Accumulate::ordered) {
+    schedules = {Schedule::ascending};
+  }
+  std::vector<Option> options;
+  std::optional<Error> refusal;
+  for (const int cluster : clusters_for(problem, target, accumulate)) {
+    const Plan base = base_plan(problem, target, accumulate, cluster, request.static_shape);
+    for (const Schedule schedule : schedules) {
+      Plan plan = base;
+      plan.schedule = schedule;
+      if (auto valid = plan.validate(); !valid) return valid.error();
+      if (auto valid = check_sizes(problem, plan); !valid) {
+        refusal = valid.error();
+        continue;
+      }
+      plan = with_schedule(problem, plan, schedule);
+      if (!group_fits(problem, plan)) {
+        refusal = check_fit(problem, plan).error();
+        continue;
+      }
+      const cost::Prediction prediction = cost::predict(problem, plan, target);
+      options.push_back({{plan, prediction.ms, cost::predict_registers(plan), {}}, prediction});
+    }
+  }
+  if (options.empty()) return *refusal;
+  sort_options(options);
+  PlanChoice choice;
+  choice.reason = reason(options, request);
+  for (Option& option : options) {
+    option.candidate.note = note(option, options.front());
+    choice.candidates.push_back(option.candidate);
+  }
+  choice.plan = choice.candidates.front().plan;
+  choice.predicted_ms = choice.candidates.front().predicted_ms;
+  choice.predicted_registers = choice.candidates.front().predicted_registers;
+  return choice;
+}
+
+}  // namespace ordo
