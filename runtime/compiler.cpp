@@ -4,28 +4,17 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <optional>
 #include <string_view>
 
 #include "codegen/hash/sha256.hpp"
+#include "runtime/arch.hpp"
 #include "runtime/compile_log.hpp"
 #include "runtime/nvrtc.hpp"
 
 namespace ordo {
 namespace {
-
-/// 90 for "sm_90a"; nullopt for anything that is no real architecture.
-std::optional<int> arch_number(std::string_view arch) {
-  if (!arch.starts_with("sm_")) return std::nullopt;
-  arch.remove_prefix(3);
-  int number = 0;
-  const auto [end, error] = std::from_chars(arch.data(), arch.data() + arch.size(), number);
-  const std::string_view suffix(end, static_cast<std::size_t>(arch.data() + arch.size() - end));
-  if (error != std::errc{} || (!suffix.empty() && suffix != "a" && suffix != "f")) return std::nullopt;
-  return number;
-}
 
 Result<void> check_arch(const Nvrtc& nvrtc, const std::string& arch) {
   const std::optional<int> number = arch_number(arch);

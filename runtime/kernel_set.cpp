@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <mutex>
 #include <shared_mutex>
+
+#include "runtime/arch.hpp"
 
 namespace ordo {
 namespace {
@@ -14,13 +15,6 @@ Result<int> attribute_of(const Driver& d, CUdevice_attribute which, CUdevice dev
   int value = 0;
   if (auto ok = d.check(d.deviceGetAttribute(&value, which, device), "cuDeviceGetAttribute"); !ok) return ok.error();
   return value;
-}
-
-/// 90 for "sm_90a".
-int arch_number(const std::string& arch) {
-  int number = 0;
-  if (arch.starts_with("sm_")) std::from_chars(arch.data() + 3, arch.data() + arch.size(), number);
-  return number;
 }
 
 /// A cubin for sm_90a runs on compute capability 9.0 and on nothing else; the driver's own message for this is opaque.
