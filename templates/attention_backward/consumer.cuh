@@ -15,6 +15,7 @@ namespace ordo::attention_backward {
 inline constexpr int kScores = config.tile_q / 2;    // S^T accumulators a thread: 64 keys x tile_q over 128 threads
 inline constexpr int kPairs = config.tile_q / 4;     // the same as 16-bit pairs
 inline constexpr int kOutputs = config.head_dim / 2; // dK or dV accumulators a thread
+
 inline constexpr int kPartials = 32;                 // dQ accumulators a thread: a 64 x 64 slice
 
 /// S^T = K Q^T or dP^T = V dO^T for 64 keys: `a` is the warpgroup's K or V rows, `b` the Q or dO tile.
@@ -264,15 +265,20 @@ struct Consumer {
 
   __device__ __forceinline__ void exponentiate(float (&s)[kScores]) {
     const u32 row = shared.at(layout.neg_lse2) + stage.slot * (config.tile_q * 4) + (lane & 3) * 8;
-    float2 lse[config.tile_q / 8];
+    constexpr int batch = 8;  // loads in flight; more would not fit beside S and dP at tile_q 128
 #pragma unroll
-    for (int j = 0; j < config.tile_q / 8; ++j) lse[j] = load_shared2(row + j * 32);
+    for (int first = 0; first < config.tile_q / 8; first += batch) {
+      float2 lse[batch];
 #pragma unroll
-    for (int j = 0; j < config.tile_q / 8; ++j) {
-      s[4 * j] = exp2_approx(__fmaf_rn(s[4 * j], params.scale_log2, lse[j].x));
-      s[4 * j + 1] = exp2_approx(__fmaf_rn(s[4 * j + 1], params.scale_log2, lse[j].y));
-      s[4 * j + 2] = exp2_approx(__fmaf_rn(s[4 * j + 2], params.scale_log2, lse[j].x));
-      s[4 * j + 3] = exp2_approx(__fmaf_rn(s[4 * j + 3], params.scale_log2, lse[j].y));
+      for (int j = 0; j < batch; ++j) lse[j] = load_shared2(row + (first + j) * 32);
+#pragma unroll
+      for (int j = 0; j < batch; ++j) {
+        float* x = s + 4 * (first + j);
+        x[0] = exp2_approx(__fmaf_rn(x[0], params.scale_log2, lse[j].x));
+        x[1] = exp2_approx(__fmaf_rn(x[1], params.scale_log2, lse[j].y));
+        x[2] = exp2_approx(__fmaf_rn(x[2], params.scale_log2, lse[j].x));
+        x[3] = exp2_approx(__fmaf_rn(x[3], params.scale_log2, lse[j].y));
+      }
     }
   }
 

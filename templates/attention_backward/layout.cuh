@@ -10,10 +10,10 @@ namespace ordo::attention_backward {
 
 inline constexpr int kThreads = 384;            // one producer warpgroup, two consumers
 inline constexpr int kConsumerThreads = 256;
-// setmaxnreg: 232 + 232 + 40 is exactly the 3 x 168 that 384 threads launch with. A loader of 24 registers spills its walk state; consumers
-// need no more than 232 in any plan.
-inline constexpr int kConsumerRegisters = 232;
-inline constexpr int kProducerRegisters = 40;
+// setmaxnreg: two consumer warpgroups and one producer share exactly the 3 x 168 that 384 threads launch with. At head_dim 128 the
+// consumers fit in 224, which leaves the loader room for the walk state of every schedule; at 64 (tile_q 128) they need 232.
+inline constexpr int kConsumerRegisters = config.head_dim == 64 ? 232 : 224;
+inline constexpr int kProducerRegisters = 3 * 168 - 2 * kConsumerRegisters;
 
 inline constexpr int kChunks = config.head_dim / 64;       // a row is stored as 64-element (128-byte) chunks, one swizzle atom wide
 inline constexpr int kQBytes = config.tile_q * config.head_dim * 2;

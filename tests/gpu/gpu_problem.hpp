@@ -1,0 +1,73 @@
+// One attention problem on the device: random inputs, an fp64 reference made on the GPU, poisoned outputs, and comparison.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ordo/ordo.hpp"
+#include "runtime/device.hpp"
+#include "runtime/driver.hpp"
+
+namespace ordo::test {
+
+/// The test's own kernels (reference_source.hpp), for both element types.
+class ReferenceKernels {
+ public:
+  static Result<ReferenceKernels> load(const Driver& driver, const std::array<std::string, 2>& cubins);
+  [[nodiscard]] Result<void> launch(DType dtype, const char* name, std::array<unsigned, 3> grid, unsigned threads, void** arguments,
+                                    CUstream stream = nullptr, unsigned shared_bytes = 0) const;
+  [[nodiscard]] const Driver& driver() const { return *driver_; }
+
+ private:
+  const Driver* driver_ = nullptr;
+  std::array<CUlibrary, 2> libraries_{};
+};
+
+/// Error of one gradient against the contract: ||x - ref|| <= max(5e-3 ||ref||, 1.1 ||straightforward - ref||) + 1e-6 ||mass||.
+struct Deviation {
+  double relative = 0;
+  double allowed = 0;
+  double non_finite = 0;
+  [[nodiscard]] bool within() const { return non_finite == 0 && relative <= allowed; }
+};
+
+class GpuProblem {
+ public:
+  /// Random inputs; `with_reference`: also the fp64 gradients (slow for long sequences). Otherwise o and lse come from the same fp64
+  /// forward unless `cheap`, which fills lse with log(seqlen_k) + 1/2 and o with noise: for timing alone.
+  static Result<GpuProblem> create(const ReferenceKernels& kernels, const AttentionBackward& problem, std::uint64_t seed,
+                                   bool with_reference, bool cheap = false);
+
+  [[nodiscard]] AttentionBackwardTensors tensors() const;
+  Result<void> poison(CUstream stream = nullptr);
+  /// dq, dk, dv after a launch.
+  Result<std::array<Deviation, 3>> compare() const;
+  /// Keeps the outputs as the bits later runs are held against.
+  Result<void> keep_bits();
+  /// 4-byte words of dq, dk, dv that differ from the kept ones.
+  Result<std::uint64_t> differing_words() const;
+  [[nodiscard]] const AttentionBackward& problem() const { return problem_; }
+  /// The raw inputs, for tests that plant values: q, k, v, o, do.
+  [[nodiscard]] DeviceBuffer& input(int index) { return inputs_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] DeviceBuffer& output(int index) { return outputs_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] DeviceBuffer& lse() { return lse_; }
+  [[nodiscard]] float scale() const { return scale_; }
+
+ private:
+  Result<void> make_reference();
+
+  const ReferenceKernels* kernels_ = nullptr;
+  AttentionBackward problem_;
+  float scale_ = 0;
+  std::array<DeviceBuffer, 5> inputs_;    // q, k, v, o, do
+  std::array<DeviceBuffer, 3> outputs_;   // dq, dk, dv
+  std::array<DeviceBuffer, 3> kept_;
+  std::array<DeviceBuffer, 3> reference_, straight_, mass_;
+  DeviceBuffer lse_, lse64_, delta_;
+};
+
+}  // namespace ordo::test
