@@ -56,6 +56,7 @@ std::vector<std::string> Compiler::flags(const std::string& arch) {
   return {
       "--gpu-architecture=" + arch,
       "--std=c++20",
+      "--device-as-default-execution-space",  // the templates' constexpr functions (layouts, barriers) bear no __device__
       "--fmad=false",                // contraction is spelled out in the source, so that another NVRTC gives the same bits
       "--modify-stack-limit=false",  // by default NVRTC raises the stack limit of the whole process
       "--ptxas-options=-v",          // registers and spills in the log; changes the cubin's bytes, so it is always on

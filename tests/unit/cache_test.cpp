@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -14,31 +13,15 @@
 
 #include "cache/store.hpp"
 #include "codegen/hash/sha256.hpp"
+#include "tests/unit/scratch.hpp"
 
 namespace ordo::cache {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder of its own for each test, removed at the end.
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "ordo_cache_XXXXXX").string();
-    REQUIRE(mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() {
-    std::error_code error;
-    fs::remove_all(path_, error);
-  }
-  [[nodiscard]] std::string file(std::string_view name = "cache.db") const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
-};
+using test::Environment;
+using test::Folder;
 
 Entry entry(const std::string& key, std::size_t size = 3000, const std::string& toolchain = "NVRTC 13.0.88") {
   Entry e;
@@ -113,23 +96,6 @@ int exit_code(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/// Sets an environment variable, or unsets it for nullptr, until the scope ends.
-class Environment {
- public:
-  Environment(const char* name, const char* value) : name_(name) {
-    if (const char* old = std::getenv(name)) old_ = old;
-    set(value);
-  }
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-  ~Environment() { set(old_ ? old_->c_str() : nullptr); }
-
- private:
-  void set(const char* value) const { value == nullptr ? unsetenv(name_) : setenv(name_, value, 1); }
-  const char* name_;
-  std::optional<std::string> old_;
-};
-
 }  // namespace
 
 TEST_CASE("cache: an entry comes back whole, also after the file is opened again") {
@@ -162,10 +128,10 @@ TEST_CASE("cache: an entry comes back whole, also after the file is opened again
 
 TEST_CASE("cache: the file says what it is, and keeps a rollback journal") {
   const Folder folder;
-  Store store = open(folder.file());
+  Store store = open(folder.file("cache.db"));
   put(store, entry("a"));
   sqlite3* db = nullptr;
-  REQUIRE(sqlite3_open(folder.file().c_str(), &db) == SQLITE_OK);
+  REQUIRE(sqlite3_open(folder.file("cache.db").c_str(), &db) == SQLITE_OK);
   for (const auto& [pragma, value] : {std::pair{"PRAGMA application_id", "1869767791"},
                                       {"PRAGMA user_version", "1"},
                                       {"PRAGMA journal_mode", "delete"},
@@ -193,7 +159,7 @@ TEST_CASE("cache: in memory") {
 
 TEST_CASE("cache: list has everything but bytes, ordered by key; erase removes") {
   const Folder folder;
-  Store store = open(folder.file());
+  Store store = open(folder.file("cache.db"));
   for (const char* key : {"c", "a", "b"}) put(store, entry(key));
   Result<std::vector<Entry>> entries = store.list();
   REQUIRE(entries);
@@ -213,7 +179,7 @@ TEST_CASE("cache: list has everything but bytes, ordered by key; erase removes")
 
 TEST_CASE("cache: an intact row is immutable, a damaged one is a miss and is replaced") {
   const Folder folder;
-  Store store = open(folder.file());
+  Store store = open(folder.file("cache.db"));
   put(store, entry("a"));
   put(store, entry("b"));
   Entry other = entry("z");
@@ -232,7 +198,7 @@ TEST_CASE("cache: an intact row is immutable, a damaged one is a miss and is rep
            "UPDATE kernels SET compile_ms = 'soon' WHERE key = 'a'",
        }) {
     CAPTURE(damage);
-    sql(folder.file(), damage);
+    sql(folder.file("cache.db"), damage);
     CHECK_FALSE(get(store, "a"));
     CHECK(get(store, "b")->bytes == entry("b").bytes);
     put(store, entry("a"));
@@ -240,7 +206,7 @@ TEST_CASE("cache: an intact row is immutable, a damaged one is a miss and is rep
     CHECK(get(store, "a")->bytes == entry("a").bytes);
   }
   // The bytes of another kernel under this key are not served either, though they are intact.
-  sql(folder.file(), "UPDATE kernels SET blob = (SELECT blob FROM kernels WHERE key = 'b') WHERE key = 'a'");
+  sql(folder.file("cache.db"), "UPDATE kernels SET blob = (SELECT blob FROM kernels WHERE key = 'b') WHERE key = 'a'");
   CHECK_FALSE(get(store, "a"));
 }
 
@@ -278,8 +244,8 @@ TEST_CASE("cache: files that are not ours are refused and left alone") {
 
 TEST_CASE("cache: an empty file becomes a cache") {
   const Folder folder;
-  std::ofstream(folder.file()).flush();
-  Store store = open(folder.file());
+  std::ofstream(folder.file("cache.db")).flush();
+  Store store = open(folder.file("cache.db"));
   put(store, entry("a"));
   CHECK(get(store, "a"));
 }
@@ -287,11 +253,11 @@ TEST_CASE("cache: an empty file becomes a cache") {
 TEST_CASE("cache: a newer schema is read, never written") {
   const Folder folder;
   {
-    Store store = open(folder.file());
+    Store store = open(folder.file("cache.db"));
     put(store, entry("a"));
   }
-  sql(folder.file(), "PRAGMA user_version=2; ALTER TABLE kernels ADD COLUMN more TEXT");
-  Store store = open(folder.file());
+  sql(folder.file("cache.db"), "PRAGMA user_version=2; ALTER TABLE kernels ADD COLUMN more TEXT");
+  Store store = open(folder.file("cache.db"));
   CHECK(get(store, "a"));
   const Result<void> stored = store.put(entry("b"));
   REQUIRE_FALSE(stored);
@@ -301,7 +267,7 @@ TEST_CASE("cache: a newer schema is read, never written") {
 
 TEST_CASE("cache: newest finds the entry of the newest toolchain, by number, and skips damaged ones") {
   const Folder folder;
-  Store store = open(folder.file());
+  Store store = open(folder.file("cache.db"));
   for (const auto& [key, toolchain] :
        {std::pair{"a", "NVRTC 12.9.86"}, {"b", "NVRTC 13.0.88"}, {"c", "NVRTC 13.0.9"}, {"d", "NVRTC 9.9.99"}}) {
     Entry e = entry(key, 100, toolchain);
@@ -313,7 +279,7 @@ TEST_CASE("cache: newest finds the entry of the newest toolchain, by number, and
   REQUIRE(found);
   REQUIRE(*found);
   CHECK((*found)->key == "b");
-  sql(folder.file(), "UPDATE blobs SET data = x'00' WHERE id = (SELECT blob FROM kernels WHERE key = 'b')");
+  sql(folder.file("cache.db"), "UPDATE blobs SET data = x'00' WHERE id = (SELECT blob FROM kernels WHERE key = 'b')");
   found = store.newest("s");
   REQUIRE(found);
   REQUIRE(*found);
@@ -325,7 +291,7 @@ TEST_CASE("cache: newest finds the entry of the newest toolchain, by number, and
 
 TEST_CASE("cache: many threads on one store") {
   const Folder folder;
-  Store store = open(folder.file());
+  Store store = open(folder.file("cache.db"));
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0};
   for (int t = 0; t < 4; ++t) {
@@ -350,7 +316,7 @@ TEST_CASE("cache: processes that create and fill one file at the same time all s
   std::vector<pid_t> children;
   for (int p = 0; p < 6; ++p) {
     children.push_back(in_child([&] {
-      Result<Store> store = Store::open(folder.file());
+      Result<Store> store = Store::open(folder.file("cache.db"));
       if (!store) return false;
       for (int i = 0; i < 8; ++i) {
         const std::string key = numbered("k", i);
@@ -362,14 +328,14 @@ TEST_CASE("cache: processes that create and fill one file at the same time all s
     }));
   }
   for (const pid_t child : children) CHECK(exit_code(child) == 0);
-  const Result<std::vector<Entry>> entries = open(folder.file()).list();
+  const Result<std::vector<Entry>> entries = open(folder.file("cache.db")).list();
   REQUIRE(entries);
   CHECK(entries->size() == 8);
 }
 
 TEST_CASE("cache: a store survives fork in parent and child") {
   const Folder folder;
-  Store store = open(folder.file());
+  Store store = open(folder.file("cache.db"));
   put(store, entry("before"));
   const pid_t child = in_child([&] {
     const Result<std::optional<Entry>> found = store.get("before");
@@ -383,18 +349,18 @@ TEST_CASE("cache: a store survives fork in parent and child") {
 
 TEST_CASE("cache: a process killed while it writes loses nothing that was stored") {
   const Folder folder;
-  Store store = open(folder.file());
+  Store store = open(folder.file("cache.db"));
   put(store, entry("kept", 200000));
   for (int round = 0; round < 20; ++round) {
     const pid_t child = in_child([&] {
-      Result<Store> own = Store::open(folder.file());
+      Result<Store> own = Store::open(folder.file("cache.db"));
       for (int i = 0; own && i < 1000; ++i) (void)own->put(entry(numbered(numbered("k", round).append(".").c_str(), i), 50000));
       return true;
     });
     usleep(2000 + 1500 * static_cast<unsigned>(round));
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
-    REQUIRE(get(open(folder.file()), "kept"));
+    REQUIRE(get(open(folder.file("cache.db")), "kept"));
   }
   CHECK(get(store, "kept")->bytes == entry("kept", 200000).bytes);
   const Result<std::vector<Entry>> entries = store.list();
@@ -405,10 +371,10 @@ TEST_CASE("cache: a process killed while it writes loses nothing that was stored
 TEST_CASE("cache: damage anywhere in the file never serves wrong bytes and never crashes") {
   const Folder folder;
   {
-    Store store = open(folder.file());
+    Store store = open(folder.file("cache.db"));
     for (int i = 0; i < 6; ++i) put(store, entry(numbered("k", i), 9000));
   }
-  std::ifstream in(folder.file(), std::ios::binary);
+  std::ifstream in(folder.file("cache.db"), std::ios::binary);
   const std::string whole((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   std::mt19937 random(7);
   int missed = 0;

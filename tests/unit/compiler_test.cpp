@@ -2,7 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -11,6 +10,7 @@
 #include "codegen/hash/sha256.hpp"
 #include "runtime/compile_log.hpp"
 #include "runtime/nvrtc.hpp"
+#include "tests/unit/scratch.hpp"
 
 namespace ordo {
 namespace {
@@ -289,26 +289,62 @@ TEST_CASE("compiler: flags name the exact architecture") {
 }
 
 TEST_CASE("nvrtc: nothing usable where ORDO_NVRTC points names that place and tries no other") {
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "ordo_nvrtc_test";
-  std::filesystem::create_directories(folder);
+  const test::Folder folder;
   NvrtcPlaces places;
-  places.forced = folder.string();
+  places.forced = folder.path().string();
   Result<std::shared_ptr<const Nvrtc>> opened = open_nvrtc(places);
   REQUIRE_FALSE(opened);
   CHECK(opened.error().code == ErrorCode::toolchain);
-  CHECK(opened.error().message.find("ORDO_NVRTC=" + folder.string()) != std::string::npos);
+  CHECK(opened.error().message.find("ORDO_NVRTC=" + folder.path().string()) != std::string::npos);
   CHECK(opened.error().message.find("holds no libnvrtc.so.*") != std::string::npos);
 
-  std::ofstream(folder / "libnvrtc.so.13") << "not a library";
+  std::ofstream(folder.file("libnvrtc.so.13")) << "not a library";
   opened = open_nvrtc(places);
   REQUIRE_FALSE(opened);
-  CHECK(opened.error().message.find((folder / "libnvrtc.so.13").string()) != std::string::npos);
+  CHECK(opened.error().message.find(folder.file("libnvrtc.so.13")) != std::string::npos);
 
-  places.forced = (folder / "missing.so").string();
+  places.forced = folder.file("missing.so");
   opened = open_nvrtc(places);
   REQUIRE_FALSE(opened);
   CHECK(opened.error().message.find("missing.so") != std::string::npos);
-  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("nvrtc: too old, without builtins, without a build number are three different errors") {
+  NvrtcPlaces places;
+  places.forced = ORDO_FAKE_NVRTC;
+  for (const auto& [mode, parts] : {
+           std::pair{"old", std::vector<std::string_view>{"NVRTC is too old", "is NVRTC 12.4", "12.8 or later", ORDO_FAKE_NVRTC}},
+           {"no_builtins",
+            {"builtins library is missing", "must lie beside", "failed to open libnvrtc-builtins.so.13.0", ORDO_FAKE_NVRTC}},
+           {"no_build", {"build number", ORDO_FAKE_NVRTC}},
+       }) {
+    CAPTURE(mode);
+    const test::Environment environment("FAKE_NVRTC", mode);
+    const Result<std::shared_ptr<const Nvrtc>> opened = open_nvrtc(places);
+    REQUIRE_FALSE(opened);
+    CHECK(opened.error().code == ErrorCode::toolchain);
+    for (const std::string_view part : parts) {
+      CHECK_MESSAGE(opened.error().message.find(part) != std::string::npos, "no '", part, "' in: ", opened.error().message);
+    }
+  }
+}
+
+TEST_CASE("nvrtc: a broken one is passed over for the next place") {
+  const Result<std::shared_ptr<const Nvrtc>> real = open_nvrtc(NvrtcPlaces::from_environment());
+  if (!real) return;
+  const test::Folder folder;
+  std::filesystem::create_directories(folder.path() / "lib64");
+  std::filesystem::create_symlink(ORDO_FAKE_NVRTC, folder.path() / "lib64" / "libnvrtc.so.13");
+  std::filesystem::create_directories(folder.path() / "lib");
+  std::filesystem::create_symlink((*real)->version.library, folder.path() / "lib" / "libnvrtc.so.13");
+  const test::Environment environment("FAKE_NVRTC", "old");
+  NvrtcPlaces places;
+  places.built_with = folder.file("lib64");
+  places.cuda_home = folder.path().string();
+  const Result<std::shared_ptr<const Nvrtc>> opened = open_nvrtc(places);
+  REQUIRE_MESSAGE(opened, opened.error().message);
+  CHECK((*opened)->version.major >= 12);
+  CHECK((*opened)->version.library != ORDO_FAKE_NVRTC);
 }
 
 TEST_CASE("nvrtc: one library of a process is probed once") {
