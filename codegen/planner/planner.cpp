@@ -41,8 +41,8 @@ Plan base_plan(const AttentionBackward& problem, const Target& target, Accumulat
   return plan;
 }
 
-/// Dispatch as many walks together as fit on the device, so that neighbours add into different dQ tiles. alternate needs an even
-/// number of groups, one upwards for each downwards, unless everything fits at once.
+/// Dispatch as many walks together as fit on the device, so that neighbours add into different dQ tiles. alternate wants an
+/// upward group for each downward one: one group more, of smaller groups, where their number is odd.
 int head_group_for(const AttentionBackward& problem, const Plan& plan) {
   const std::int64_t unit = std::int64_t{plan.tile_kv} * plan.cluster;
   const std::int64_t units = (problem.seqlen_k + unit - 1) / unit;

@@ -84,10 +84,12 @@ class Proof {
         return failure("item {} is not inside its co-resident set {} .. {}", index, set.begin, set.end - 1);
       }
       if (set.end - set.begin > workers_) {
+        const std::string_view hint = g_.head_group > 1 ? "lower head_group, or take" : "take";
         return failure(
-            "{} items of one group wait for each other, but only {} are resident at once; lower head_group (now {}), or take a "
-            "schedule that waits on earlier items only (ascending, descending)",
-            set.end - set.begin, workers_, g_.head_group);
+            "{} items (head_group {}) wait for each other, but only {} are resident at once; {} a schedule that waits on earlier "
+            "items "
+            "only (ascending, descending)",
+            set.end - set.begin, g_.head_group, workers_, hint);
       }
     }
     return {};

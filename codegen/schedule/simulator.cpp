@@ -340,9 +340,11 @@ Result<SimulationReport> simulate(const SimulationRequest& request) {
   Geometry g{};
   g.kind = request.schedule;
   g.causal = request.mask == Mask::causal;
-  g.tile_q = g.unit_kv = 1;
-  g.seqlen_q = g.q_tiles = static_cast<int>(request.q_tiles);
-  g.seqlen_k = g.units = static_cast<int>(request.kv_tiles);
+  g.tile_q = g.unit_kv = 2;  // two rows by two keys, so that the causal boundary crosses the diagonal tiles
+  g.q_tiles = static_cast<int>(request.q_tiles);
+  g.units = static_cast<int>(request.kv_tiles);
+  g.seqlen_q = g.q_tiles * g.tile_q;
+  g.seqlen_k = g.units * g.unit_kv;
   g.walks = static_cast<int>(request.heads);
   g.head_group = static_cast<int>(std::min(request.head_group, request.heads));
   set_waves(g, request.workers, static_cast<int>(request.shift_stride));

@@ -195,14 +195,14 @@ TEST_CASE("plan: schedules that wait on later items need their group resident") 
   plan.head_group = 4;  // 4 walks * 16 units = 64 of 66
   CHECK(check_fit(problem_for(plan), plan));
   plan.head_group = 5;
-  check_refused(check_fit(problem_for(plan), plan), "80 items of one group wait for each other, but only 66");
+  check_refused(check_fit(problem_for(plan), plan), "80 items (head_group 5) wait for each other, but only 66");
   plan.schedule = Schedule::descending;
   CHECK(check_fit(problem_for(plan), plan));
   plan = sample();  // shift cuts its wave to what fits, so it fits for as many walks as there are workers
   plan.workers = 2;
   CHECK(check_fit(problem_for(plan), plan));
   plan.workers = 1;
-  check_refused(check_fit(problem_for(plan), plan), "2 items of one group");
+  check_refused(check_fit(problem_for(plan), plan), "2 items (head_group 2)");
 }
 
 TEST_CASE("plan: order fingerprints tell orders apart, and nothing else") {

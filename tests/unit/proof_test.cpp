@@ -169,12 +169,12 @@ TEST_CASE("proof: corrupt geometries") {
 
 TEST_CASE("proof: too few workers") {
   check_refused(prove_schedule(make_tiles(Kind::alternate, true, 6, 6, 2, 6), 5),
-                "6 items of one group wait for each other, but only 5");
+                "6 items (head_group 1) wait for each other, but only 5");
   CHECK(prove_schedule(make_tiles(Kind::alternate, true, 6, 6, 2, 6), 6));
   CHECK(prove_schedule(make_tiles(Kind::descending, true, 6, 6, 2, 1), 1));
   CHECK(prove_schedule(make_tiles(Kind::ascending, true, 6, 6, 2, 1), 1));
   // A wave made for six workers needs six.
-  check_refused(prove_schedule(make_tiles(Kind::shift, false, 6, 6, 2, 6), 5), "6 items of one group");
+  check_refused(prove_schedule(make_tiles(Kind::shift, false, 6, 6, 2, 6), 5), "6 items (head_group 1)");
   check_refused(prove_schedule(make_tiles(Kind::ascending, false, 6, 6, 2, 6), 0), "below 1");
 }
 

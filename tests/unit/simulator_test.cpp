@@ -1,0 +1,329 @@
+// The simulator against closed forms, against an exhaustive search, and by properties on random shapes.
+#include "codegen/schedule/simulator.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "codegen/schedule/gantt.hpp"
+#include "tests/unit/geometries.hpp"
+#include "tests/unit/optimum.hpp"
+
+using namespace ordo;
+using namespace ordo::testing;
+using schedule::Kind;
+
+namespace {
+
+SimulationRequest request(Kind kind, Mask mask, int kv_tiles, int q_tiles, int heads, int workers, double compute,
+                          double reduce) {
+  SimulationRequest r;
+  r.schedule = kind;
+  r.mask = mask;
+  r.kv_tiles = kv_tiles;
+  r.q_tiles = q_tiles;
+  r.heads = heads;
+  r.workers = workers;
+  r.costs.compute = {compute, compute, compute};
+  r.costs.reduce = reduce;
+  return r;
+}
+
+SimulationReport run(const SimulationRequest& r) {
+  auto report = simulate(r);
+  if (!report) FAIL(report.error().message);
+  return *std::move(report);
+}
+
+double makespan(Kind kind, Mask mask, int kv_tiles, int q_tiles, int heads, int workers, double compute, double reduce) {
+  return run(request(kind, mask, kv_tiles, q_tiles, heads, workers, compute, reduce)).makespan;
+}
+
+void check_refused(const SimulationRequest& r, const std::string& expected) {
+  const auto report = simulate(r);
+  REQUIRE_FALSE(report);
+  CAPTURE(report.error().message);
+  CHECK(report.error().message.find(expected) != std::string::npos);
+}
+
+/// Everything that must hold of any simulation.
+void check_report(const schedule::Geometry& g, const SimulationCosts& costs, const SimulationReport& report) {
+  const double eps = 1e-9 * std::max(1.0, report.makespan);
+  CHECK(report.makespan >= report.lower_bound - eps);
+  // Each worker does one thing at a time; each live task once.
+  std::map<int, double> free_at;
+  std::set<std::tuple<int, int, int>> tasks;
+  std::map<std::pair<int, int>, std::vector<Interval>> adds;
+  double stalls = 0;
+  for (const Interval& interval : report.intervals) {
+    CHECK(interval.start >= free_at[interval.worker] - eps);
+    CHECK(interval.end >= interval.start);
+    free_at[interval.worker] = interval.end;
+    if (interval.activity == Activity::stall) stalls += interval.end - interval.start;
+    if (interval.activity != Activity::reduce) continue;
+    CHECK(tasks.insert({interval.head, interval.kv, interval.q}).second);
+    adds[{interval.head, interval.q}].push_back(interval);
+  }
+  CHECK(stalls == doctest::Approx(report.stall_total));
+  CHECK(static_cast<std::int64_t>(tasks.size()) == live_tiles(g) * g.walks);
+  CHECK(report.proof.tasks == static_cast<std::int64_t>(tasks.size()));
+  // Adds into one dQ tile never overlap.
+  for (auto& [tile, chain] : adds) {
+    std::sort(chain.begin(), chain.end(), [](const Interval& a, const Interval& b) { return a.start < b.start; });
+    CHECK(static_cast<int>(chain.size()) == schedule::contributors(g, tile.second));
+    for (std::size_t i = 1; i < chain.size(); ++i) CHECK(chain[i].start >= chain[i - 1].end + costs.handover - eps);
+  }
+  // The critical path starts at 0, ends with the makespan, and has no gap but hand-overs between workers.
+  REQUIRE_FALSE(report.critical_path.empty());
+  CHECK(report.critical_path.front().start == 0);
+  CHECK(report.critical_path.back().end == report.makespan);
+  for (std::size_t i = 1; i < report.critical_path.size(); ++i) {
+    const Interval& before = report.critical_path[i - 1];
+    const Interval& after = report.critical_path[i];
+    const double gap = before.worker == after.worker ? 0 : costs.handover;
+    CHECK(after.start == doctest::Approx(before.end + gap));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("simulator: closed forms for as many workers as KV tiles") {
+  for (const int n : {1, 2, 3, 4, 7, 8, 16, 33}) {
+    for (const int m : {1, 2, 3, 6}) {
+      for (const auto& [c, r] : {std::pair{5.0, 1.0}, std::pair{1.0, 1.0}, std::pair{3.0, 8.0}, std::pair{1.0, 0.0}}) {
+        CAPTURE(n);
+        CAPTURE(m);
+        CHECK(makespan(Kind::ascending, Mask::full, n, n, m, n, c, r) == m * n * (c + r) + (n - 1) * r);
+        CHECK(makespan(Kind::descending, Mask::full, n, n, m, n, c, r) == m * n * (c + r) + (n - 1) * r);
+        const SimulationReport shift = run(request(Kind::shift, Mask::full, n, n, m, n, c, r));
+        CHECK(shift.makespan == m * n * (c + r));
+        CHECK(shift.stall_total == 0);
+        CHECK(shift.lower_bound == shift.makespan);
+        if (n % 2 != 0 || m % 2 != 0) continue;
+        const SimulationReport symmetric = run(request(Kind::symmetric_shift, Mask::causal, n, n, m, n, c, r));
+        CHECK(symmetric.makespan == m * (n + 1) * (c + r) / 2);
+        CHECK(symmetric.stall_total == 0);
+        // alternate balances as well with one KV tile a worker.
+        CHECK(makespan(Kind::alternate, Mask::causal, n, n, m, n, c, r) == m * (n + 1) * (c + r) / 2);
+        // ascending on causal stalls at every head: each head lasts as long as its longest KV tile.
+        if (n > 2) CHECK(makespan(Kind::ascending, Mask::causal, n, n, m, n, c, r) >= m * n * (c + r));
+      }
+    }
+  }
+}
+
+TEST_CASE("simulator: costs that are no binary fractions do not make stalls") {
+  const SimulationReport shift = run(request(Kind::shift, Mask::full, 8, 8, 3, 8, 0.7, 0.1));
+  CHECK(shift.stall_total == 0);
+  CHECK(shift.makespan == doctest::Approx(3 * 8 * 0.8));
+  const SimulationReport symmetric = run(request(Kind::symmetric_shift, Mask::causal, 8, 8, 4, 8, 0.7, 0.1));
+  CHECK(symmetric.stall_total == 0);
+  CHECK(symmetric.makespan == doctest::Approx(4 * 9 * 0.8 / 2));
+}
+
+TEST_CASE("simulator: symmetric_shift with a worker a pair never stalls, odd counts included") {
+  for (int n = 1; n <= 24; ++n) {
+    CAPTURE(n);
+    const SimulationReport report = run(request(Kind::symmetric_shift, Mask::causal, n, n, 1, (n + 1) / 2, 3, 1));
+    CHECK(report.stall_total == 0);
+    CHECK(report.makespan == (n == 1 ? 1 : n + 1) * 4);
+  }
+}
+
+TEST_CASE("simulator: a hand-over costs ascending at every worker, and a stride hides it from shift") {
+  SimulationRequest r = request(Kind::ascending, Mask::full, 8, 32, 1, 8, 3, 1);
+  r.costs.handover = 5;
+  CHECK(run(r).makespan == 32 * 4 + 7 * 6);
+  r.schedule = Kind::shift;
+  CHECK(run(r).makespan > 32 * 4);
+  r.shift_stride = 4;  // 16 time units of slack for an add and a hand-over of 6
+  CHECK(run(r).makespan == 32 * 4);
+  CHECK(run(r).stall_total == 0);
+}
+
+TEST_CASE("simulator: tile kinds have costs of their own") {
+  SimulationRequest r = request(Kind::descending, Mask::causal, 4, 4, 1, 1, 2, 1);
+  r.costs.compute.diagonal = 10;
+  CHECK(run(r).makespan == 6 * 3 + 4 * 11);
+  // Tiles of 4x4 over lengths 10 and 6: the last of each is cut off, one of them on the causal boundary.
+  Simulation s;
+  s.geometry = make_grid(Kind::ascending, true, 10, 6, 4, 4, 1, 1, 1);
+  s.costs = {{1, 10, 100}, 0, 0};
+  // Rows 0-3 see nothing; Q tile 1 (rows 4-7) and KV 0: diagonal. Q tile 2 (rows 8, 9): KV 0 partial, KV 1 (keys 4, 5) diagonal.
+  const auto report = simulate(s);
+  REQUIRE(report);
+  CHECK(report->makespan == 10 + 100 + 10);
+}
+
+TEST_CASE("simulator: properties on random shapes") {
+  std::mt19937 random(3);
+  for (int round = 0; round < 150; ++round) {
+    for (const Kind kind : kAllKinds) {
+      const RandomGrid grid = random_grid(random, kind);
+      Simulation s;
+      s.geometry = grid.geometry;
+      s.workers = grid.workers;
+      s.costs.compute = {2, 3, 1.5};
+      s.costs.reduce = round % 3;
+      s.costs.handover = round % 2;
+      CAPTURE(describe(s.geometry));
+      CAPTURE(s.workers);
+      const auto report = simulate(s);
+      REQUIRE(report);
+      check_report(s.geometry, s.costs, *report);
+      // The totals do not depend on recording, nor anything on the run.
+      s.record = false;
+      const auto again = simulate(s);
+      REQUIRE(again);
+      CHECK(again->makespan == report->makespan);
+      CHECK(again->stall_total == report->stall_total);
+      CHECK(again->intervals.empty());
+    }
+  }
+}
+
+TEST_CASE("simulator: query heads of a walk follow one another") {
+  Simulation s;
+  s.geometry = make_tiles(Kind::shift, false, 4, 4, 2, 4);
+  s.workers = 4;
+  s.query_heads = 3;
+  s.costs.reduce = 1;
+  const auto report = simulate(s);
+  REQUIRE(report);
+  CHECK(report->makespan == 2 * 3 * 4 * 2);
+  CHECK(report->proof.tasks == 2 * 3 * 16);
+  std::set<int> heads;
+  for (const Interval& interval : report->intervals) heads.insert(interval.head);
+  CHECK(heads.size() == 6);
+}
+
+TEST_CASE("simulator: which schedules are optimal, by exhaustive search") {
+  struct Case {
+    Mask mask;
+    int kv_tiles, q_tiles, workers;
+    double compute, reduce;
+  };
+  const auto of = [](Kind kind, const Case& p) {
+    return makespan(kind, p.mask, p.kv_tiles, p.q_tiles, 1, p.workers, p.compute, p.reduce);
+  };
+  // Starting from what `kind` attains, the search finds only what beats it.
+  const auto optimum = [&](const Case& p, std::optional<Kind> kind = {}) {
+    return exhaustive_optimum(p.kv_tiles, p.q_tiles, p.mask == Mask::causal, p.workers, p.compute, p.reduce,
+                              kind ? of(*kind, p) : 1e300);
+  };
+  for (const auto& [c, r] : {std::pair{2.0, 1.0}, std::pair{1.0, 1.0}, std::pair{1.0, 2.0}}) {
+    for (int n = 2; n <= 4; ++n) {
+      CAPTURE(n);
+      CAPTURE(c);
+      CAPTURE(r);
+      // Full, a worker a KV tile: shift is optimal, ascending never.
+      const Case full{Mask::full, n, n, n, c, r};
+      CHECK(of(Kind::shift, full) == optimum(full, Kind::shift));
+      CHECK(of(Kind::ascending, full) > optimum(full, Kind::ascending));
+      // Full, more Q tiles than KV tiles.
+      const Case tall{Mask::full, n, n + 1, n, c, r};
+      CHECK(of(Kind::shift, tall) == optimum(tall, Kind::shift));
+      // Causal, a worker a KV tile, one head: the longest KV tile decides, and descending meets it; ascending does not.
+      const Case causal{Mask::causal, n, n, n, c, r};
+      CHECK(of(Kind::descending, causal) == optimum(causal, Kind::descending));
+      CHECK(of(Kind::ascending, causal) > optimum(causal, Kind::ascending));
+      // Causal, a worker a pair: symmetric_shift is optimal for even counts.
+      const Case pairs{Mask::causal, n, n, (n + 1) / 2, c, r};
+      if (n % 2 == 0) CHECK(of(Kind::symmetric_shift, pairs) == optimum(pairs, Kind::symmetric_shift));
+    }
+  }
+  // An odd count leaves the middle KV tile by itself: here 3 + 1 tiles on one worker where the best is 3.
+  const Case odd{Mask::causal, 3, 3, 2, 1, 1};
+  CHECK(optimum(odd) == 6);
+  CHECK(of(Kind::symmetric_shift, odd) == 8);
+  // No schedule beats the search, whatever the shape.
+  for (const Kind kind : kAllKinds) {
+    for (int n = 1; n <= 3; ++n) {
+      for (int q = 1; q <= 4; ++q) {
+        const bool causal = kind == Kind::alternate || kind == Kind::symmetric_shift;
+        const Case any{causal ? Mask::causal : Mask::full, n, q, n, 2, 1};
+        CHECK(of(kind, any) >= optimum(any));
+        CHECK(optimum(any, kind) == optimum(any));
+      }
+    }
+  }
+}
+
+TEST_CASE("simulator: requests that are refused") {
+  const SimulationRequest good = request(Kind::shift, Mask::full, 4, 4, 1, 4, 1, 1);
+  CHECK(simulate(good));
+  const auto with = [&](auto&& change) {
+    SimulationRequest r = good;
+    change(r);
+    return r;
+  };
+  check_refused(with([](auto& r) { r.kv_tiles = 0; }), "kv-tiles is 0");
+  check_refused(with([](auto& r) { r.q_tiles = -1; }), "q-tiles is -1");
+  check_refused(with([](auto& r) { r.heads = 0; }), "heads is 0");
+  check_refused(with([](auto& r) { r.workers = 0; }), "workers is 0");
+  check_refused(with([](auto& r) { r.workers = std::numeric_limits<std::int64_t>::max(); }), "workers is");
+  check_refused(with([](auto& r) { r.kv_tiles = r.q_tiles = 4096; }), "are more than");
+  check_refused(with([](auto& r) { r.costs.reduce = -1; }), "a cost is -1");
+  check_refused(with([](auto& r) { r.costs.compute.full = std::nan(""); }), "a cost is nan");
+  check_refused(with([](auto& r) { r.costs.handover = std::numeric_limits<double>::infinity(); }), "a cost is inf");
+  check_refused(with([](auto& r) { r.mask = Mask::causal; }), "shift is for mask full");
+  check_refused(with([](auto& r) { r.schedule = Kind::symmetric_shift; }), "for mask causal");
+  check_refused(with([](auto& r) { r.schedule = Kind::alternate; }), "for mask causal");
+  check_refused(request(Kind::alternate, Mask::causal, 6, 6, 2, 5, 1, 1), "only 5 are resident");
+  CHECK_FALSE(parse_schedule_kind("zigzag"));
+  for (const Kind kind : kAllKinds) CHECK(*parse_schedule_kind(to_string(kind)) == kind);
+}
+
+TEST_CASE("simulator: nothing to do costs nothing") {
+  CHECK(makespan(Kind::ascending, Mask::full, 3, 3, 1, 100, 0, 0) == 0);
+  const SimulationReport idle = run(request(Kind::ascending, Mask::full, 1, 1, 1, 100, 1, 1));
+  CHECK(idle.makespan == 2);
+  CHECK(idle.workers.size() == 100);
+  CHECK(idle.workers[99].busy == 0);
+}
+
+TEST_CASE("gantt: one bar an interval, well-formed, critical path outlined") {
+  const SimulationRequest r = request(Kind::ascending, Mask::causal, 4, 4, 1, 4, 2, 1);
+  const SimulationReport report = run(r);
+  const auto svg = render_gantt_svg(r, report);
+  REQUIRE(svg);
+  const auto count = [&](const std::string& what) {
+    std::size_t n = 0;
+    for (std::size_t at = svg->find(what); at != std::string::npos; at = svg->find(what, at + 1)) ++n;
+    return n;
+  };
+  CHECK(count("<title>") == report.intervals.size());
+  CHECK(count("<title>worker 3: stall of KV tile 3, Q tile 3, head 0, ") == 1);
+  CHECK(count("<svg ") == 1);
+  CHECK(svg->ends_with("</svg>\n"));
+  CHECK(count("<text") == count("</text>"));
+  CHECK(count("<g") == count("</g>"));
+  CHECK(svg->find("nan") == std::string::npos);
+  // An empty makespan draws too.
+  const SimulationRequest nothing = request(Kind::ascending, Mask::full, 1, 1, 1, 1, 0, 0);
+  CHECK(render_gantt_svg(nothing, run(nothing))->find("nan") == std::string::npos);
+}
+
+TEST_CASE("gantt: a chart that no viewer opens is refused") {
+  const SimulationRequest r = request(Kind::shift, Mask::full, 64, 256, 8, 64, 2, 1);
+  const auto svg = render_gantt_svg(r, run(r));
+  REQUIRE_FALSE(svg);
+  CHECK(svg.error().message.find("fewer heads or tiles") != std::string::npos);
+}
+
+TEST_CASE("occupancy: cells show what a worker mostly does") {
+  const std::string chart = render_occupancy(run(request(Kind::ascending, Mask::full, 2, 1, 1, 2, 10, 10)), 30, true);
+  // Worker 0 computes and adds for 20 of 30, worker 1 computes, waits, adds.
+  CHECK(chart.find("    0 |##########++++++++++          |  66.7 %\n") == 0);
+  CHECK(chart.find("    1 |##########..........++++++++++|  66.7 %\n") != std::string::npos);
+  CHECK(chart.find("30\n") != std::string::npos);
+  const std::string many = render_occupancy(run(request(Kind::shift, Mask::full, 66, 66, 1, 132, 3, 1)), 1000, false);
+  CHECK(std::count(many.begin(), many.end(), '\n') <= 42);
+  CHECK(render_occupancy(run(request(Kind::ascending, Mask::full, 1, 1, 1, 1, 0, 0))).find("nothing to show") == 0);
+}
