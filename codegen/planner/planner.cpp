@@ -20,6 +20,7 @@ constexpr double kTie = 1.004;
 struct Option {
   Candidate candidate;
   cost::Prediction prediction;
+  std::size_t listed;
 };
 
 Plan base_plan(const AttentionBackward& problem, const Target& target, Accumulate accumulate, int cluster, bool static_shape) {
@@ -144,8 +145,9 @@ void sort_options(std::vector<Option>& options) {
   const auto first =
       std::find_if(options.begin(), options.end(), [&](const Option& option) { return option.prediction.ms <= limit; });
   std::rotate(options.begin(), first, first + 1);
-  std::stable_sort(options.begin() + 1, options.end(),
-                   [](const Option& a, const Option& b) { return a.prediction.ms < b.prediction.ms; });
+  std::sort(options.begin() + 1, options.end(), [](const Option& a, const Option& b) {
+    return std::pair(a.prediction.ms, a.listed) < std::pair(b.prediction.ms, b.listed);
+  });
 }
 
 /// Whether the items that wait for each other are resident together: the closed form of what prove_schedule checks.
@@ -189,7 +191,7 @@ Result<PlanChoice> make_plan(const AttentionBackward& problem, const Target& tar
         continue;
       }
       const cost::Prediction prediction = cost::predict(problem, plan, target);
-      options.push_back({{plan, prediction.ms, cost::predict_registers(plan), {}}, prediction});
+      options.push_back({{plan, prediction.ms, cost::predict_registers(plan), {}}, prediction, options.size()});
     }
   }
   if (options.empty()) return *refusal;
