@@ -1,0 +1,143 @@
+// The executor: a Plan on CPU threads.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+#include "codegen/schedule/proof.hpp"
+#include "runtime/reference/backward.hpp"
+#include "runtime/reference/exact.hpp"
+#include "runtime/reference/numbers.hpp"
+
+namespace ordo::reference {
+namespace {
+
+// dQ in fixed point. Rows are indexed as LSE.
+class FixedPoint {
+ public:
+  FixedPoint(const Task& task, Workers& workers, const std::vector<float>& delta)
+      : task_(task),
+        dim_(task.problem.head_dim),
+        sums_(task.inputs.q.size()),
+        rows_(task.inputs.lse.size()),
+        columns_(static_cast<std::size_t>(task.geometry.walks * dim_)),
+        poison_(task.inputs.lse.size()) {
+    workers.run(task.geometry.walks, [&](std::int64_t walk, int) { find_exponents(walk, delta); });
+  }
+
+  void add(const Step& step, const Tile<float>& tile) {
+    const std::int64_t b = task_.batch(step), h = task_.head(step);
+    for (std::int64_t r = 0; r < tile.rows(); ++r) {
+      const std::int64_t row = task_.first_row(step) + r;
+      const auto index = static_cast<std::size_t>(task_.lse_index(b, row, h));
+      const float row_factor = exact::row_factor(rows_[index]);
+      std::int32_t* to = sums_.data() + task_.q_offset(b, row, h);
+      for (std::int64_t d = 0; d < dim_; ++d) {
+        const float column_factor = exact::column_factor(columns_[static_cast<std::size_t>(step.walk * dim_ + d)]);
+        const auto fixed = exact::fixed(tile.partial()[r * dim_ + d], row_factor, column_factor);
+        if (fixed) to[d] = exact::add(to[d], *fixed);
+        if (!fixed) poison_[index] = 1;
+      }
+    }
+  }
+
+  void to_floats(std::vector<float>& dq) const {
+    const AttentionBackward& problem = task_.problem;
+    for (std::int64_t b = 0; b < problem.batch; ++b) {
+      for (std::int64_t h = 0; h < problem.heads; ++h) {
+        const int* columns = columns_.data() + (b * problem.kv_heads + h / problem.group()) * dim_;
+        for (std::int64_t row = 0; row < problem.seqlen_q; ++row) {
+          const auto index = static_cast<std::size_t>(task_.lse_index(b, row, h));
+          const std::int64_t from = task_.q_offset(b, row, h);
+          for (std::int64_t d = 0; d < dim_; ++d) {
+            const auto at = static_cast<std::size_t>(from + d);
+            dq[at] = poison_[index] ? std::numeric_limits<float>::quiet_NaN() : exact::value(sums_[at], rows_[index], columns[d]);
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  void find_exponents(std::int64_t walk, const std::vector<float>& delta) {
+    const AttentionBackward& problem = task_.problem;
+    const std::int64_t b = walk / problem.kv_heads, kv_head = walk % problem.kv_heads;
+    std::vector<float> x(static_cast<std::size_t>(dim_)), largest(static_cast<std::size_t>(dim_));
+    const auto load = [&](const std::vector<std::uint16_t>& from, std::int64_t offset) {
+      for (std::int64_t d = 0; d < dim_; ++d)
+        x[static_cast<std::size_t>(d)] = widen(problem.dtype, from[static_cast<std::size_t>(offset + d)]);
+    };
+    float norm_v = 0;
+    for (std::int64_t key = 0; key < problem.seqlen_k; ++key) {
+      load(task_.inputs.v, task_.k_offset(b, key, kv_head));
+      norm_v = std::max(norm_v, exact::norm_over_16(x.data(), dim_));
+      load(task_.inputs.k, task_.k_offset(b, key, kv_head));
+      for (std::size_t d = 0; d < x.size(); ++d) largest[d] = std::max(largest[d], finite(x[d]) ? std::fabs(x[d]) : 0.0f);
+    }
+    for (std::size_t d = 0; d < x.size(); ++d)
+      columns_[static_cast<std::size_t>(walk * dim_) + d] = exact::column_exponent(largest[d]);
+    for (std::int64_t h = kv_head * problem.group(); h < (kv_head + 1) * problem.group(); ++h) {
+      for (std::int64_t row = 0; row < problem.seqlen_q; ++row) {
+        load(task_.inputs.d_o, task_.q_offset(b, row, h));
+        const auto index = static_cast<std::size_t>(task_.lse_index(b, row, h));
+        rows_[index] = exact::row_exponent(exact::norm_over_16(x.data(), dim_), norm_v, delta[index]);
+      }
+    }
+  }
+
+  const Task& task_;
+  std::int64_t dim_;
+  std::vector<std::int32_t> sums_;    ///< in dQ's layout
+  std::vector<int> rows_;             ///< r of each row
+  std::vector<int> columns_;          ///< [walk][head_dim]: c
+  std::vector<std::uint8_t> poison_;  ///< of each row
+};
+
+Result<HostGradients> execute_unguarded(const Task& task, const Plan& plan, int threads, const Progress& progress) {
+  Workers workers(threads);
+  Sums<float> sums(task.inputs);
+  if (plan.accumulate != Accumulate::exact) {
+    if (auto ran = sum_steps(task, workers, sums, progress); !ran) return ran.error();
+    return round_gradients(task.problem, task.scale, sums);
+  }
+  const std::vector<float> delta = row_deltas<float>(task, workers);
+  FixedPoint dq(task, workers, delta);
+  const auto add_dq = [&](const Step& step, const Tile<float>& tile) { dq.add(step, tile); };
+  if (auto ran = run_steps(task, workers, delta, sums.dk, sums.dv, add_dq, progress); !ran) return ran.error();
+  dq.to_floats(sums.dq);
+  return round_gradients(task.problem, task.scale, sums);
+}
+
+}  // namespace
+
+Result<void> check_sizes(const AttentionBackward& problem, const HostInputs& inputs) {
+  const auto check = [](const char* name, std::size_t found, std::int64_t expected) -> Result<void> {
+    if (found == static_cast<std::size_t>(expected)) return {};
+    return Error{ErrorCode::invalid_argument, fmt::format("{} has {} elements; the problem needs {}", name, found, expected)};
+  };
+  const std::int64_t rows = problem.batch * problem.seqlen_q * problem.heads;
+  const std::int64_t q = rows * problem.head_dim, k = problem.batch * problem.seqlen_k * problem.kv_heads * problem.head_dim;
+  for (const auto& result :
+       {check("q", inputs.q.size(), q), check("k", inputs.k.size(), k), check("v", inputs.v.size(), k),
+        check("o", inputs.o.size(), q), check("do", inputs.d_o.size(), q), check("lse", inputs.lse.size(), rows)}) {
+    if (!result) return result;
+  }
+  return {};
+}
+
+Result<HostGradients> execute(const AttentionBackward& problem, const Plan& plan, float scale, const HostInputs& inputs,
+                              int threads, const Progress& progress) {
+  if (auto fits = check_fit(problem, plan); !fits) return fits.error();
+  if (auto sizes = check_sizes(problem, inputs); !sizes) return sizes.error();
+  if (!(scale > 0) || !std::isfinite(scale)) {
+    return Error{ErrorCode::invalid_argument, fmt::format("the softmax scale must be positive and finite; it is {}", scale)};
+  }
+  try {
+    return execute_unguarded({problem, inputs, make_geometry(problem, plan), scale, false}, plan, threads, progress);
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::invalid_argument, "not enough memory for the fp32 sums of this problem"};
+  }
+}
+
+}  // namespace ordo::reference
