@@ -131,7 +131,7 @@ Result<void> Connection::prepare_schema() {
   const auto read_header = [&]() -> Result<std::int64_t> {  // the schema version; 0 for a file without anything in it
     const Result<std::int64_t> id = query_integer(db.get(), "PRAGMA application_id");
     if (!id) return id.error();
-    const Result<std::int64_t> version = query_integer(db.get(), "PRAGMA user_version");
+    Result<std::int64_t> version = query_integer(db.get(), "PRAGMA user_version");
     if (!version) return version.error();
     const Result<std::int64_t> tables = query_integer(db.get(), "SELECT count(*) FROM sqlite_schema");
     if (!tables) return tables.error();

@@ -16,7 +16,7 @@ namespace ordo {
 struct ToolchainVersion {
   int major = 0, minor = 0, build = 0;
   std::string library;   ///< path of libnvrtc
-  std::string builtins;  ///< path of libnvrtc-builtins
+  std::string builtins;  ///< path of libnvrtc-builtins; its bare name where the loader found it, not beside libnvrtc
   [[nodiscard]] ORDO_API std::string text() const;  ///< "NVRTC 13.0.88"
 };
 
@@ -36,17 +36,21 @@ struct Cubin {
 /// Thread-safe: compile() may run on several threads at once.
 class ORDO_API Compiler {
  public:
-  /// Finds and opens NVRTC: $ORDO_NVRTC (a file or folder), the folder configured at build time, the loader's path, $CUDA_HOME and
-  /// $CUDA_PATH, /usr/local/cuda. Errors name every path tried.
+  /// Finds and opens NVRTC: $ORDO_NVRTC (a file or folder; where it is set nothing else is tried), else the first usable (12.8 or
+  /// later, with its builtins) of the folder configured at build time, the loader's path, $CUDA_HOME and $CUDA_PATH,
+  /// /usr/local/cuda. Takes about 40 ms the first time in a process. Errors (toolchain) name every path tried and say whether
+  /// NVRTC is absent, too old or incomplete.
   static Result<Compiler> open();
 
   [[nodiscard]] const ToolchainVersion& version() const;
 
-  /// The fixed flags for `arch`; everything here is in the cache key.
+  /// The fixed flags for `arch`; everything here is in the cache key. (compile() adds --no-cache where NVRTC knows it, from 12.9
+  /// on: that does not change the cubin.)
   [[nodiscard]] static std::vector<std::string> flags(const std::string& arch);
 
-  /// Compiles. A spill, or one of ptxas' C7508, C7510, C7511 warnings (setmaxnreg ignored, wgmma serialised) is an error unless
-  /// `allow_spills`: then they are reported in the Cubin.
+  /// Compiles. A spill, or a warning of ptxas that setmaxnreg is ignored or wgmma serialised (C7508, C7510, C7511 and their kin)
+  /// is an error unless `allow_spills`: then they are reported in the Cubin. Errors: toolchain (an architecture NVRTC does not
+  /// know, builtins gone), compile (the log's first errors), bad_cubin.
   [[nodiscard]] Result<Cubin> compile(const KernelSource& source, bool allow_spills = false) const;
 
   struct Impl;

@@ -45,7 +45,7 @@ struct Engine::Impl {
   /// By the plan's text. A future, so that of several threads that ask for one plan the first builds it and the others wait.
   std::map<std::string, std::shared_future<Prepared>> prepared;
 
-  Impl(Target target_, KernelBuilderOptions options) : target(std::move(target_)), builder(std::move(options)) {}
+  Impl(Target chosen, KernelBuilderOptions options) : target(std::move(chosen)), builder(std::move(options)) {}
 
   Prepared build(const Plan& plan, const std::string& text) {
     Result<std::vector<KernelSource>> sources = generate(plan, target);

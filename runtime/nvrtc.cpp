@@ -219,6 +219,7 @@ NvrtcOutput run_nvrtc(const Nvrtc& nvrtc, const std::string& source, const std::
   if (output.result != NVRTC_SUCCESS) return output;
 
   std::vector<const char*> arguments;
+  arguments.reserve(flags.size());
   for (const std::string& flag : flags) arguments.push_back(flag.c_str());
   output.result = nvrtc.compile(program, static_cast<int>(arguments.size()), arguments.data());
 

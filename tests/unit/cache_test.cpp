@@ -293,6 +293,7 @@ TEST_CASE("cache: many threads on one store") {
   const Folder folder;
   Store store = open(folder.file("cache.db"));
   std::vector<std::thread> threads;
+  threads.reserve(4);
   std::atomic<int> wrong{0};
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
@@ -314,6 +315,7 @@ TEST_CASE("cache: many threads on one store") {
 TEST_CASE("cache: processes that create and fill one file at the same time all succeed") {
   const Folder folder;
   std::vector<pid_t> children;
+  children.reserve(6);
   for (int p = 0; p < 6; ++p) {
     children.push_back(in_child([&] {
       Result<Store> store = Store::open(folder.file("cache.db"));

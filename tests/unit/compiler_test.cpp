@@ -226,6 +226,7 @@ TEST_CASE("compiler: the same source gives the same bytes, on several threads at
   if (!nvrtc) return;
   std::vector<std::string> digests(6);
   std::vector<std::thread> threads;
+  threads.reserve(digests.size());
   for (std::string& digest : digests) {
     threads.emplace_back([&] {
       if (const Result<Cubin> cubin = nvrtc->compile(source(plain_kernel))) digest = cubin->sha256;

@@ -302,6 +302,7 @@ TEST_CASE("engine: threads that ask for one plan share one build") {
   const Plan plan = some_plan();
   std::vector<const KernelReport*> reports(6, nullptr);
   std::vector<std::thread> threads;
+  threads.reserve(reports.size());
   for (const KernelReport*& report : reports) {
     threads.emplace_back([&] {
       const Result<AttentionBackwardKernel> kernel = shared.prepare(plan);
