@@ -19,8 +19,9 @@ std::string quote(std::string_view value) {
 
 Result<std::int64_t> read_integer(std::string_view key, std::string_view value, std::int64_t low, std::int64_t high) {
   std::int64_t number = 0;
-  const char* end = value.data() + value.size();
-  const auto [stop, error] = std::from_chars(value.data(), end, number);
+  const char* const begin = value.data();  // NOLINT(bugprone-suspicious-stringview-data-usage): its end goes along
+  const char* const end = begin + value.size();
+  const auto [stop, error] = std::from_chars(begin, end, number);
   const bool whole = !value.empty() && stop == end;
   if (whole && error == std::errc() && number >= low && number <= high) return number;
   if (whole && (error == std::errc::result_out_of_range || error == std::errc())) {

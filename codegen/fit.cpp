@@ -31,10 +31,11 @@ std::string differences(const AttentionBackward& problem, const Plan& plan) {
 
 /// Items and dQ semaphores are numbered with int, and the tiles of a head are proved one by one.
 Result<void> check_counts(const AttentionBackward& problem, const Plan& plan) {
+  const std::int64_t unit_kv = std::int64_t{plan.tile_kv} * plan.cluster;
   const auto within = [](std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t tile) {
     return batch <= limits::kMostNumbered / heads / ((length + tile - 1) / tile);
   };
-  if (!within(problem.batch, problem.kv_heads, problem.seqlen_k, std::int64_t{plan.tile_kv} * plan.cluster)) {
+  if (!within(problem.batch, problem.kv_heads, problem.seqlen_k, unit_kv)) {
     return Error{ErrorCode::unsupported,
                  fmt::format("batch {} * kv_heads {} * KV tiles of seqlen_k {} is above 2^31-1; split the batch", problem.batch,
                              problem.kv_heads, problem.seqlen_k)};
@@ -45,7 +46,7 @@ Result<void> check_counts(const AttentionBackward& problem, const Plan& plan) {
                              problem.heads, problem.seqlen_q)};
   }
   const std::int64_t q_tiles = (problem.seqlen_q + plan.tile_q - 1) / plan.tile_q;
-  const std::int64_t units = (problem.seqlen_k + plan.tile_kv * plan.cluster - 1) / (plan.tile_kv * plan.cluster);
+  const std::int64_t units = (problem.seqlen_k + unit_kv - 1) / unit_kv;
   if (q_tiles * units > limits::kMostProvedTiles) {
     return Error{
         ErrorCode::unsupported,

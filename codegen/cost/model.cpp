@@ -52,7 +52,8 @@ double lasting_steps(const Geometry& g, const Plan& plan, int unit) {
   }
   if (plan.schedule == Schedule::shift && resident > g.wave) {
     // Waves of one walk run side by side, and a wave adds only when the wave before it has: they end one after another.
-    return static_cast<double>(schedule::steps(g, unit)) * (unit % resident / g.wave + 1);
+    const int waves_before = unit % resident / g.wave;
+    return static_cast<double>(schedule::steps(g, unit)) * (waves_before + 1);
   }
   return schedule::steps(g, unit);
 }
@@ -62,8 +63,8 @@ double list_schedule(const Geometry& g, const Plan& plan, const std::vector<doub
   const int items = schedule::items(g);
   // Whole groups only, so that what is left out is work of the same mixture.
   const std::int64_t group_items = std::int64_t{g.head_group} * g.units;
-  const std::int64_t skipped = std::max<std::int64_t>(0, items - kMostListedItems) / group_items * group_items;
-  if (items - skipped > 8 * kMostListedItems) return total_seconds / plan.workers;
+  const std::int64_t skipped = std::max(0, items - kMostListedItems) / group_items * group_items;
+  if (items - skipped > std::int64_t{8} * kMostListedItems) return total_seconds / plan.workers;
   std::priority_queue<double, std::vector<double>, std::greater<>> free;
   for (int worker = 0; worker < plan.workers; ++worker) free.push(0);
   double listed = 0, end = 0;
@@ -86,7 +87,7 @@ double skew_seconds(const Geometry& g, const Plan& plan, const Rates& rates) {
     case Schedule::ascending:
       return hops * rates.hop;
     case Schedule::descending: {
-      const bool repeats = g.causal && schedule::items(g) >= 4 * plan.workers;
+      const bool repeats = g.causal && schedule::items(g) / 4 >= plan.workers;
       return hops * rates.hop * (repeats ? kDescendingCausalSkews : 1);
     }
     case Schedule::shift: {

@@ -67,6 +67,7 @@ class Run {
 
   std::vector<WorkerTime> totals() const {
     std::vector<WorkerTime> out;
+    out.reserve(workers_.size());
     for (const Worker& worker : workers_) out.push_back(worker.time);
     return out;
   }
