@@ -26,19 +26,19 @@ void check_refused(const Result<void>& result, const std::string& expected) {
 
 /// The real rules with one of them replaced.
 struct Mutant : ScheduleRules {
-  std::function<int(const Geometry&, int)> steps_ = ScheduleRules::steps;
-  std::function<Cursor(const Geometry&, const schedule::Item&)> begin_ = ScheduleRules::begin;
-  std::function<void(const Geometry&, Cursor&)> advance_ = ScheduleRules::advance;
-  std::function<int(const Geometry&, const Cursor&)> rank_ = ScheduleRules::rank;
-  std::function<schedule::Item(const Geometry&, int)> item_at_ = ScheduleRules::item_at;
-  std::function<schedule::Residents(const Geometry&, int)> residents_ = ScheduleRules::residents;
+  std::function<int(const Geometry&, int)> other_steps = ScheduleRules::steps;
+  std::function<Cursor(const Geometry&, const schedule::Item&)> other_begin = ScheduleRules::begin;
+  std::function<void(const Geometry&, Cursor&)> other_advance = ScheduleRules::advance;
+  std::function<int(const Geometry&, const Cursor&)> other_rank = ScheduleRules::rank;
+  std::function<schedule::Item(const Geometry&, int)> other_item_at = ScheduleRules::item_at;
+  std::function<schedule::Residents(const Geometry&, int)> other_residents = ScheduleRules::residents;
 
-  int steps(const Geometry& g, int unit) const { return steps_(g, unit); }
-  Cursor begin(const Geometry& g, const schedule::Item& item) const { return begin_(g, item); }
-  void advance(const Geometry& g, Cursor& at) const { advance_(g, at); }
-  int rank(const Geometry& g, const Cursor& at) const { return rank_(g, at); }
-  schedule::Item item_at(const Geometry& g, int index) const { return item_at_(g, index); }
-  schedule::Residents residents(const Geometry& g, int index) const { return residents_(g, index); }
+  int steps(const Geometry& g, int unit) const { return other_steps(g, unit); }
+  Cursor begin(const Geometry& g, const schedule::Item& item) const { return other_begin(g, item); }
+  void advance(const Geometry& g, Cursor& at) const { other_advance(g, at); }
+  int rank(const Geometry& g, const Cursor& at) const { return other_rank(g, at); }
+  schedule::Item item_at(const Geometry& g, int index) const { return other_item_at(g, index); }
+  schedule::Residents residents(const Geometry& g, int index) const { return other_residents(g, index); }
 };
 
 Result<void> prove(const Mutant& rules, const Geometry& g, std::int64_t workers) {
@@ -70,24 +70,24 @@ TEST_CASE("proof: wrong ranks") {
   const Geometry g = make_tiles(Kind::ascending, false, 4, 6, 1, 4);
   Mutant mutant;
   SUBCASE("two units with one rank") {
-    mutant.rank_ = [](const Geometry&, const Cursor& at) { return at.unit == 2 && at.q == 3 ? 1 : at.unit; };
+    mutant.other_rank = [](const Geometry&, const Cursor& at) { return at.unit == 2 && at.q == 3 ? 1 : at.unit; };
     check_refused(prove(mutant, g, 4), "units 1 and 2 both have rank 1 at Q tile 3");
   }
   SUBCASE("a rank beyond the contributors") {
-    mutant.rank_ = [](const Geometry&, const Cursor& at) { return at.unit == 3 && at.q == 5 ? 4 : at.unit; };
+    mutant.other_rank = [](const Geometry&, const Cursor& at) { return at.unit == 3 && at.q == 5 ? 4 : at.unit; };
     check_refused(prove(mutant, g, 4), "unit 3 has rank 4 at Q tile 5");
   }
   SUBCASE("a negative rank") {
-    mutant.rank_ = [](const Geometry&, const Cursor& at) { return at.unit - 1; };
+    mutant.other_rank = [](const Geometry&, const Cursor& at) { return at.unit - 1; };
     check_refused(prove(mutant, g, 4), "unit 0 has rank -1 at Q tile 0");
   }
   SUBCASE("a wait on a later item that may never start") {
-    mutant.rank_ = [](const Geometry&, const Cursor& at) { return 3 - at.unit; };
+    mutant.other_rank = [](const Geometry&, const Cursor& at) { return 3 - at.unit; };
     check_refused(prove(mutant, g, 4), "at Q tile 0");
   }
   SUBCASE("a gap: causal ranks that count units the tile does not see") {
     const Geometry causal = make_tiles(Kind::ascending, true, 4, 4, 1, 4);
-    mutant.rank_ = [](const Geometry&, const Cursor& at) { return at.q == 2 && at.unit == 2 ? 3 : at.unit; };
+    mutant.other_rank = [](const Geometry&, const Cursor& at) { return at.q == 2 && at.unit == 2 ? 3 : at.unit; };
     check_refused(prove(mutant, causal, 4), "at Q tile 2");
   }
 }
@@ -96,7 +96,7 @@ TEST_CASE("proof: a cycle among resident units") {
   // shift with its turns reversed: everyone waits for the neighbour that arrives last.
   const Geometry g = make_tiles(Kind::shift, false, 4, 4, 1, 4);
   Mutant mutant;
-  mutant.rank_ = [](const Geometry&, const Cursor& at) { return (at.unit - at.q + 1 + 4) % 4; };
+  mutant.other_rank = [](const Geometry&, const Cursor& at) { return (at.unit - at.q + 1 + 4) % 4; };
   check_refused(prove(mutant, g, 4), "a deadlock");
 }
 
@@ -104,20 +104,20 @@ TEST_CASE("proof: wrong visits") {
   const Geometry g = make_tiles(Kind::ascending, true, 4, 6, 1, 4);  // unit 2 sees Q tiles 4 and 5
   Mutant mutant;
   SUBCASE("a tile left out") {
-    mutant.steps_ = [](const Geometry& grid, int unit) { return schedule::steps(grid, unit) - (unit == 3 ? 1 : 0); };
+    mutant.other_steps = [](const Geometry& grid, int unit) { return schedule::steps(grid, unit) - (unit == 3 ? 1 : 0); };
     check_refused(prove(mutant, g, 4), "unit 3 never visits Q tile 5");
   }
   SUBCASE("a fully masked tile") {
-    mutant.begin_ = [](const Geometry& grid, const schedule::Item& item) {
+    mutant.other_begin = [](const Geometry& grid, const schedule::Item& item) {
       Cursor at = ScheduleRules::begin(grid, item);
       if (item.unit == 3) at.q -= 1;
       return at;
     };
-    mutant.steps_ = [](const Geometry& grid, int unit) { return schedule::steps(grid, unit) + (unit == 3 ? 1 : 0); };
+    mutant.other_steps = [](const Geometry& grid, int unit) { return schedule::steps(grid, unit) + (unit == 3 ? 1 : 0); };
     check_refused(prove(mutant, g, 4), "Q tile 4");
   }
   SUBCASE("a tile twice") {
-    mutant.advance_ = [](const Geometry& grid, Cursor& at) {
+    mutant.other_advance = [](const Geometry& grid, Cursor& at) {
       const int before = at.q;
       ScheduleRules::advance(grid, at);
       if (at.unit == 1 && at.step == 2) at.q = before;
@@ -125,7 +125,7 @@ TEST_CASE("proof: wrong visits") {
     check_refused(prove(mutant, g, 4), "unit 1 visits Q tile 4 twice");
   }
   SUBCASE("outside the grid") {
-    mutant.steps_ = [](const Geometry& grid, int unit) { return schedule::steps(grid, unit) + (unit == 1 ? 1 : 0); };
+    mutant.other_steps = [](const Geometry& grid, int unit) { return schedule::steps(grid, unit) + (unit == 1 ? 1 : 0); };
     check_refused(prove(mutant, g, 4), "unit 1 Q tile 6, outside the grid");
   }
 }
@@ -133,13 +133,13 @@ TEST_CASE("proof: wrong visits") {
 TEST_CASE("proof: wrong dispatch") {
   const Geometry g = make_tiles(Kind::ascending, false, 4, 4, 3, 4);
   Mutant mutant;
-  mutant.item_at_ = [](const Geometry& grid, int index) { return schedule::item_at(grid, index == 2 ? 1 : index); };
+  mutant.other_item_at = [](const Geometry& grid, int index) { return schedule::item_at(grid, index == 2 ? 1 : index); };
   check_refused(prove(mutant, g, 4), "item 2 is walk 0 unit 1");
   mutant = {};
-  mutant.item_at_ = [](const Geometry& grid, int index) { return schedule::item_at(grid, index == 11 ? 0 : index); };
+  mutant.other_item_at = [](const Geometry& grid, int index) { return schedule::item_at(grid, index == 11 ? 0 : index); };
   check_refused(prove(mutant, g, 4), "item 11");
   mutant = {};
-  mutant.residents_ = [](const Geometry&, int index) { return schedule::Residents{index + 1, index + 2}; };
+  mutant.other_residents = [](const Geometry&, int index) { return schedule::Residents{index + 1, index + 2}; };
   check_refused(prove(mutant, g, 4), "co-resident set");
 }
 
@@ -181,7 +181,7 @@ TEST_CASE("proof: too few workers") {
 TEST_CASE("proof: a group that hides from its resident set is still found out") {
   // alternate whose residents() claims singletons: the gap in ranks betrays it.
   Mutant mutant;
-  mutant.residents_ = [](const Geometry&, int index) { return schedule::Residents{index, index + 1}; };
+  mutant.other_residents = [](const Geometry&, int index) { return schedule::Residents{index, index + 1}; };
   const Geometry g = make_tiles(Kind::alternate, true, 6, 6, 2, 6);
   check_refused(prove(mutant, g, 2), "waits for a unit that may never start");
 }
