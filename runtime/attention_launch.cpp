@@ -251,7 +251,7 @@ struct Launcher {
 
   Result<void> convert() const {
     device::ConvertParams params{tensors.dq.data, strides_of(tensors.dq), scratch, shape, tensors.scale};
-    return launch(driver, functions.convert, "ordo_convert", {tiles()}, kElementwiseThreads, 0, params, stream, {early_start()});
+    return launch(driver, functions.convert, "ordo_convert", {tiles()}, device::convert_threads(device_config(plan)), 0, params, stream, {early_start()});
   }
 };
 

@@ -27,10 +27,10 @@ std::string wgmma_wrapper(const WgmmaForm& form, DType dtype) {
   const int registers = form.n / 2;
   const char* type = dtype == DType::bf16 ? "bf16" : "f16";
   const std::string signature =
-      form.a_in_registers
-          ? fmt::format("mma<{}, {}>(float (&d)[{}], u32 a0, u32 a1, u32 a2, u32 a3, u64 b)", major(form.transpose_b), registers, registers)
-          : fmt::format("{}<{}, {}, {}>(float (&d)[{}], u64 a, u64 b)", form.first ? "mma_first" : "mma", major(form.transpose_a),
-                        major(form.transpose_b), registers, registers);
+      form.a_in_registers ? fmt::format("{}<{}, {}>(float (&d)[{}], u32 a0, u32 a1, u32 a2, u32 a3, u64 b)",
+                                        form.first ? "mma_first" : "mma", major(form.transpose_b), registers, registers)
+                          : fmt::format("{}<{}, {}, {}>(float (&d)[{}], u64 a, u64 b)", form.first ? "mma_first" : "mma",
+                                        major(form.transpose_a), major(form.transpose_b), registers, registers);
   const std::string a = form.a_in_registers ? fmt::format("{{{}}}", operands(registers, 4)) : operands(registers, 1);
   const std::string b = operands(registers + (form.a_in_registers ? 4 : 1), 1);
   const std::string transposes =
@@ -40,7 +40,8 @@ std::string wgmma_wrapper(const WgmmaForm& form, DType dtype) {
   return fmt::format(
       "template <>\n__device__ __forceinline__ void {signature} {{\n"
       "  asm volatile(\"{{\\n.reg .pred accumulate;\\nsetp.eq.u32 accumulate, {accumulate}, 1;\\n\"\n"
-      "               \"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{type}.{type} {{{d}}}, {a}, {b}, accumulate, 1, 1, {transposes};\\n}}\"\n"
+      "               \"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{type}.{type} {{{d}}}, {a}, {b}, accumulate, 1, 1, "
+      "{transposes};\\n}}\"\n"
       "               : {outputs}\n               : {inputs});\n}}\n",
       fmt::arg("signature", signature), fmt::arg("accumulate", form.first ? 0 : 1), fmt::arg("n", form.n), fmt::arg("type", type),
       fmt::arg("d", operands(0, registers)), fmt::arg("a", a), fmt::arg("b", b), fmt::arg("transposes", transposes),

@@ -17,7 +17,6 @@ struct Config {
   int tile_q, tile_kv;
   int stages;
   int cluster;     ///< CTAs of a cluster on neighbouring KV tiles
-  bool dq_delay;   ///< issue the dQ product one step late, so that no consumer waits for the other's dS
   int dq_buffers;  ///< dQ staging buffers
   bool static_shape;
   int seqlen_q, seqlen_k, kv_heads, walks;  ///< static_shape only

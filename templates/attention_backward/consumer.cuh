@@ -12,40 +12,58 @@
 
 namespace ordo::attention_backward {
 
-inline constexpr int kScores = config.tile_q / 2;    // S^T accumulators a thread: 64 keys x tile_q over 128 threads
-inline constexpr int kPairs = config.tile_q / 4;     // the same as 16-bit pairs
-inline constexpr int kOutputs = config.head_dim / 2; // dK or dV accumulators a thread
+inline constexpr int kScores = config.tile_q / 2;     // S^T accumulators a thread: 64 keys x tile_q over 128 threads
+inline constexpr int kPairs = config.tile_q / 4;      // the same as 16-bit pairs
+inline constexpr int kOutputs = config.head_dim / 2;  // dK or dV accumulators a thread
+inline constexpr int kPartials = 32;                  // dQ accumulators a thread: a 64 x 64 slice
 
-inline constexpr int kPartials = 32;                 // dQ accumulators a thread: a 64 x 64 slice
+// At head_dim 64 dK and dV take half the registers. The other half holds the warpgroup's K and V as A fragments, which spares shared
+// memory a third of its reads (there, not in the tensor cores, N = 64 products are bound), and a second S, so that the next step's S
+// is computed while this step's dS is.
+inline constexpr bool kKeysInRegisters = config.head_dim == 64;
+inline constexpr int kKeyFragments = kKeysInRegisters ? config.head_dim / 4 : 1;
 
-/// S^T = K Q^T or dP^T = V dO^T for 64 keys: `a` is the warpgroup's K or V rows, `b` the Q or dO tile.
+/// 64 rows of K or V: in shared memory, or as fragments.
+struct Keys {
+  Operand rows;
+  u32 fragments[kKeyFragments];
+};
+
+/// S^T = K Q^T or dP^T += V dO^T for 64 keys; `b` is the Q or dO tile.
 template <bool Accumulate>
-ORDO_DEVICE void multiply_scores(float (&s)[kScores], u32 a, u32 b) {
+ORDO_DEVICE void multiply_scores(float (&s)[kScores], const Keys& a, Operand b) {
 #pragma unroll
   for (int k = 0; k < config.head_dim / 16; ++k) {
-    const u64 a_tile = descriptor(a + (k / 4) * kKvChunkBytes + (k % 4) * 32, 16);
-    const u64 b_tile = descriptor(b + (k / 4) * kQChunkBytes + (k % 4) * 32, 16);
-    if (Accumulate || k > 0)
-      mma<Major::k, Major::k>(s, a_tile, b_tile);
-    else
-      mma_first<Major::k, Major::k>(s, a_tile, b_tile);
+    const u64 b_tile = descriptor(b.advanced((k / 4) * kQChunkBytes + (k % 4) * 32));
+    if constexpr (kKeysInRegisters) {
+      const u32* f = a.fragments + 4 * k;
+      if (Accumulate || k > 0)
+        mma<Major::k>(s, f[0], f[1], f[2], f[3], b_tile);
+      else
+        mma_first<Major::k>(s, f[0], f[1], f[2], f[3], b_tile);
+    } else {
+      const u64 a_tile = descriptor(a.rows.advanced((k / 4) * kKvChunkBytes + (k % 4) * 32));
+      if (Accumulate || k > 0)
+        mma<Major::k, Major::k>(s, a_tile, b_tile);
+      else
+        mma_first<Major::k, Major::k>(s, a_tile, b_tile);
+    }
   }
 }
 
 /// dV += P^T dO or dK += dS^T Q, P^T or dS^T as register fragments.
-ORDO_DEVICE void multiply_outputs(float (&out)[kOutputs], const u32 (&p)[kPairs], u32 b) {
+ORDO_DEVICE void multiply_outputs(float (&out)[kOutputs], const u32 (&p)[kPairs], Operand b) {
 #pragma unroll
   for (int k = 0; k < config.tile_q / 16; ++k)
-    mma<Major::mn>(out, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3], descriptor(b + k * 2048, kQChunkBytes));
+    mma<Major::mn>(out, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3], descriptor(b.advanced(k * 2048)));
 }
 
 /// One 64 x 64 slice of dQ (+)= dS K over one KV tile.
 template <bool Accumulate>
-ORDO_DEVICE void multiply_dq(float (&dq)[kPartials], u32 ds, u32 k_rows) {
+ORDO_DEVICE void multiply_dq(float (&dq)[kPartials], Operand ds, Operand k_rows) {
 #pragma unroll
   for (int k = 0; k < config.tile_kv / 16; ++k) {
-    const u64 a_tile = descriptor(ds + k * 2048, 16);
-    const u64 b_tile = descriptor(k_rows + k * 2048, 16);
+    const u64 a_tile = descriptor(ds.advanced(k * 2048)), b_tile = descriptor(k_rows.advanced(k * 2048));
     if (Accumulate || k > 0)
       mma<Major::mn, Major::mn>(dq, a_tile, b_tile);
     else
@@ -72,7 +90,11 @@ struct Consumer {
   u32 number = 0;  // of the step, over all items
   float row_scale[2] = {};       // exact: of the step whose dQ is pending
 
-  __device__ __forceinline__ int slice() const { return kExchange ? static_cast<int>(rank) : warpgroup; }
+  __device__ __forceinline__ int slice() const {
+    return kExchange ? static_cast<int>(rank) : kTakeTurns ? 0 : warpgroup;
+  }
+  /// Whether this warpgroup computes dQ of `step`.
+  __device__ __forceinline__ bool my_turn(u32 step) const { return !kTakeTurns || static_cast<int>(step & 1u) == warpgroup; }
   /// Offset of this thread's row in a key-major tile for store_matrix4, chunk 0, columns 0 .. 15.
   __device__ __forceinline__ u32 matrix_row() const {
     const int matrix = lane >> 3, row = lane & 7;
@@ -101,13 +123,14 @@ struct Consumer {
       }
       store_outputs(item, dk, dv);
     }
-    // The adding warp has announced one more free buffer than there were steps: take it, so that no barrier is left half full.
-    if constexpr (kExchange) {
-      if (static_cast<int>(number & 1u) == warpgroup) named_sync(named.staging_free + warpgroup, 160);
-    } else {
+    // The adding warp has offered its buffers for steps that never came: take them, so that no barrier is left half full.
 #pragma unroll
-      for (int buffer = 0; buffer < config.dq_buffers; ++buffer) named_sync(named.staging_free + warpgroup + 2 * buffer, 160);
-    }
+    for (u32 i = 0; i < static_cast<u32>(config.dq_buffers); ++i)
+      if (my_turn(number + i)) named_sync(staging_barrier(named.staging_free, number + i), 160);
+  }
+
+  __device__ __forceinline__ int staging_barrier(int base, u32 step) const {
+    return base + warpgroup + 2 * static_cast<int>(step % config.dq_buffers);
   }
 
   /// All steps of an item.
@@ -116,49 +139,111 @@ struct Consumer {
     const int first_key = (item.unit * config.cluster + static_cast<int>(rank)) * config.tile_kv + 64 * warpgroup + 16 * warp;
     // A Q tile needs masking in this warp if its first row does not see the warp's last key.
     const int unmasked_from = first_visible_row(g, first_key + 15);
-    const u32 k_rows = shared.at(layout.k) + warpgroup * 8192, v_rows = shared.at(layout.v) + warpgroup * 8192;
+    Keys k, v;
+    take_keys(k, layout.k);
+    take_keys(v, layout.v);
+    float s[kScores];
+    if constexpr (kKeysInRegisters) {
+      barrier_wait(shared.barrier(barriers.q_full + stage.slot), stage.parity);
+      mma_fence();
+      multiply_scores<false>(s, k, q_operand(stage.slot));
+      mma_commit();
+      mma_wait<0>(s);
+    }
 #pragma unroll 1
     for (int t = 0; t < item.steps; ++t) {
-      const u32 q_tile = shared.at(layout.q) + stage.slot * kQBytes, do_tile = shared.at(layout.d_o) + stage.slot * kQBytes;
-      float s[kScores], dp[kScores];
-      u32 p[kPairs], ds[kPairs];
       barrier_wait(shared.barrier(barriers.q_full + stage.slot), stage.parity);
       barrier_wait(shared.barrier(barriers.do_full + stage.slot), stage.parity);
       const int first_row = load_shared_int(shared.at(layout.steps) + (number % kStepSlots) * 16u);
-      const bool masked = unmasked_from > first_row;
-
-      // S^T = K Q^T;  dP^T - delta = V dO^T - delta, the accumulators starting at -delta.
-      start_at_neg_delta(dp);
-      pin(dp);
-      mma_fence();
-      multiply_scores<false>(s, k_rows, q_tile);
-      mma_commit();
-      multiply_scores<true>(dp, v_rows, do_tile);
-      mma_commit();
-
-      // P = exp2(S * scale * log2 e - LSE * log2 e);  dS = P (dP - delta).
-      mma_wait<1>(s);
-      exponentiate(s);
-      if (masked) select_visible(s, g, first_key, first_row);
-      round_pairs(p, s);
-      mma_wait<0>(dp);
-#pragma unroll
-      for (int i = 0; i < kScores; ++i) dp[i] *= s[i];
-      if (masked) select_visible(dp, g, first_key, first_row);
-      round_pairs(ds, dp);
-
-      finish_step(t, q_tile, do_tile, p, ds, dk, dv);
+      const bool more = t + 1 < item.steps;
+      // Two bodies, so that the masking of the few tiles that need it costs the others not even a branch between their instructions.
+      if (unmasked_from > first_row)
+        step<true>(t, more, first_row, first_key, k, v, s, dk, dv);
+      else
+        step<false>(t, more, first_row, first_key, k, v, s, dk, dv);
       stage.advance();
       ++number;
     }
-    if constexpr (config.dq_delay) finish_delayed_dq();
+    finish_last_dq();
   }
 
-  /// dS to shared memory, dV += P^T dO, dQ = dS K, dK += dS^T Q.
-  __device__ __forceinline__ void finish_step(int t, u32 q_tile, u32 do_tile, u32 (&p)[kPairs], u32 (&ds)[kPairs],
+  /// One Q tile. `s` holds its S already if keys are in registers, and the next step's on return.
+  template <bool Masked>
+  __device__ __forceinline__ void step(int t, bool more, int first_row, int first_key, const Keys& k, const Keys& v, float (&s)[kScores],
+                                       float (&dk)[kOutputs], float (&dv)[kOutputs]) {
+    // Tiles that are read K-major (S, dP) and transposed (dK, dV); the chunk distance is read only in the second use.
+    const Operand q_tile = q_operand(stage.slot), do_tile = operand(shared.at(layout.d_o), kQChunkBytes).advanced(stage.slot * kQBytes);
+    float dp[kScores];
+    u32 p[kPairs], ds[kPairs];
+
+    // S^T = K Q^T;  dP^T - delta = V dO^T - delta, the accumulators starting at -delta.
+    start_at_neg_delta(dp);
+    pin(dp);
+    mma_fence();
+    if constexpr (!kKeysInRegisters) {
+      multiply_scores<false>(s, k, q_tile);
+      mma_commit();
+    }
+    multiply_scores<true>(dp, v, do_tile);
+    mma_commit();
+
+    // P = exp2(S * scale * log2 e - LSE * log2 e);  dS = P (dP - delta).
+    if constexpr (!kKeysInRegisters) mma_wait<1>(s);
+    exponentiate(s);
+    if constexpr (Masked) select_visible(s, first_key, first_row);
+    round_pairs(p, s);
+    float next_s[kScores];
+    if constexpr (kKeysInRegisters) {
+      start_next_scores(next_s, k, more);
+      mma_wait<1>(dp);
+    } else {
+      mma_wait<0>(dp);
+    }
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) dp[i] *= s[i];
+    if constexpr (Masked) select_visible(dp, first_key, first_row);
+    round_pairs(ds, dp);
+
+    // dV += P^T dO;  dQ = dS K, one step late;  dK += dS^T Q.
+    finish_step(t, q_tile, do_tile, p, ds, dk, dv);
+    if constexpr (kKeysInRegisters) {
+      pin(next_s);
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) s[i] = next_s[i];
+    }
+  }
+
+  /// The warpgroup's 64 rows of K or V.
+  __device__ __forceinline__ void take_keys(Keys& keys, int tile) const {
+    keys.rows = operand(shared.at(tile) + warpgroup * 8192);
+    if constexpr (kKeysInRegisters) {
+#pragma unroll
+      for (int k = 0; k < config.head_dim / 16; ++k) load_matrix4(keys.fragments + 4 * k, (shared.at(tile) + matrix_row()) ^ (k * 32));
+    }
+  }
+
+  __device__ __forceinline__ Operand q_operand(int slot) const {
+    return operand(shared.at(layout.q), kQChunkBytes).advanced(slot * kQBytes);
+  }
+
+  /// S of the next step, in its own group (empty after the last step, so that the waits count the same).
+  __device__ __forceinline__ void start_next_scores(float (&s)[kScores], const Keys& k, bool more) {
+    Ring<config.stages> next = stage;
+    next.advance();
+    if (more) {
+      barrier_wait(shared.barrier(barriers.q_full + next.slot), next.parity);
+      mma_fence();
+      multiply_scores<false>(s, k, q_operand(next.slot));
+    }
+    mma_commit();
+  }
+
+  /// dS to shared memory, dV += P^T dO, dQ = dS K of the step before, dK += dS^T Q. dQ comes one step late, so that no consumer waits
+  /// for the other's dS: +1..8 % over a barrier between the two.
+  __device__ __forceinline__ void finish_step(int t, Operand q_tile, Operand do_tile, u32 (&p)[kPairs], u32 (&ds)[kPairs],
                                               float (&dk)[kOutputs], float (&dv)[kOutputs]) {
     const u32 buffer = number % kDsBuffers;
-    if constexpr (config.dq_delay) barrier_wait(shared.barrier(barriers.ds_empty) + 8u * buffer, ((number / kDsBuffers) & 1u) ^ 1u);
+    barrier_wait(shared.barrier(barriers.ds_empty) + 8u * buffer, ((number / kDsBuffers) & 1u) ^ 1u);
     store_ds(ds, buffer);
     pin(p);
     pin(dv);
@@ -166,58 +251,40 @@ struct Consumer {
     multiply_outputs(dv, p, do_tile);
     mma_commit();
     fence_async_shared();
-    if constexpr (config.dq_delay) {
-      __syncwarp();
-      if (lane == 0) barrier_arrive(shared.barrier(barriers.ds_full) + 8u * buffer);
-      const bool mine = t > 0 && (!kExchange || static_cast<int>((number - 1) & 1u) == warpgroup);
-      if (mine) {
-        float dq[kPartials];
-        wait_ds(number - 1);
-        pin(ds);
-        pin(dk);
-        mma_fence();
-        multiply_dq_of(dq, number - 1);
-        mma_commit();
-        multiply_outputs(dk, ds, q_tile);
-        mma_commit();
-        mma_wait<1>(dq);
-        pin(dv);
-        release(barriers.do_empty + stage.slot);
-        release(barriers.ds_empty + static_cast<int>((number - 1) % kDsBuffers));
-        stage_dq(dq, number - 1);
-      } else {
-        pin(ds);
-        pin(dk);
-        mma_fence();
-        multiply_outputs(dk, ds, q_tile);
-        mma_commit();
-        mma_wait<1>(dv);
-        release(barriers.do_empty + stage.slot);
-      }
-      load_row_scale();
-    } else {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared.barrier(barriers.ds_full) + 8u * buffer);
+    if (t > 0 && my_turn(number - 1)) {
       float dq[kPartials];
-      named_sync(named.consumers, kConsumerThreads);
+      wait_ds(number - 1);
       pin(ds);
       pin(dk);
       mma_fence();
-      multiply_dq_of(dq, number);
+      multiply_dq_of(dq, number - 1);
       mma_commit();
       multiply_outputs(dk, ds, q_tile);
       mma_commit();
       mma_wait<1>(dq);
       pin(dv);
       release(barriers.do_empty + stage.slot);
-      load_row_scale();
-      stage_dq(dq, number);
+      release(barriers.ds_empty + static_cast<int>((number - 1) % kDsBuffers));
+      stage_dq(dq, number - 1);
+    } else {
+      pin(ds);
+      pin(dk);
+      mma_fence();
+      multiply_outputs(dk, ds, q_tile);
+      mma_commit();
+      mma_wait<1>(dv);
+      release(barriers.do_empty + stage.slot);
     }
+    load_row_scale();
     mma_wait<0>(dk);
     release(barriers.q_empty + stage.slot);
   }
 
   /// The dQ of an item's last step.
-  __device__ __forceinline__ void finish_delayed_dq() {
-    if (kExchange && static_cast<int>((number - 1) & 1u) != warpgroup) return;
+  __device__ __forceinline__ void finish_last_dq() {
+    if (!my_turn(number - 1)) return;
     float dq[kPartials];
     wait_ds(number - 1);
     mma_fence();
@@ -236,12 +303,11 @@ struct Consumer {
 
   /// This warpgroup's slice of dQ from the dS of `step`: over the CTA's own KV tile, then over the peer's.
   __device__ __forceinline__ void multiply_dq_of(float (&dq)[kPartials], u32 step) {
-    constexpr bool rows = config.head_dim == 64;  // slices are row halves (dS columns); else column halves (K columns)
     const u32 buffer = step % kDsBuffers;
-    const u32 ds = shared.at(layout.ds) + buffer * kDsBytes + (rows ? slice() * kKvChunkBytes : 0);
-    const u32 k = shared.at(layout.k) + (rows ? 0 : slice() * kKvChunkBytes);
-    multiply_dq<false>(dq, ds, k);
-    if constexpr (kExchange) multiply_dq<true>(dq, shared.at(layout.peer_ds) + buffer * kKvChunkBytes, shared.at(layout.peer_k));
+    const int offset = static_cast<int>(buffer) * kDsBytes;
+    multiply_dq<false>(dq, operand(shared.at(layout.ds)).advanced(offset), operand(shared.at(layout.k) + slice() * kKvChunkBytes));
+    if constexpr (kExchange)
+      multiply_dq<true>(dq, operand(shared.at(layout.peer_ds)).advanced(offset), operand(shared.at(layout.peer_k)));
   }
 
   /// This warp is done with a buffer; in a cluster both CTAs must know.
@@ -289,7 +355,8 @@ struct Consumer {
   }
 
   /// Zeroes what the mask hides. A selection, not a product: a NaN that nobody sees must not spread.
-  __device__ __forceinline__ void select_visible(float (&x)[kScores], const schedule::Geometry& g, int first_key, int first_row) {
+  __device__ __forceinline__ void select_visible(float (&x)[kScores], int first_key, int first_row) {
+    const schedule::Geometry g = geometry(params.shape);
     const int key = first_key + (lane >> 2), column = first_row + 2 * (lane & 3);
     const int low = first_visible_row(g, key), high = first_visible_row(g, key + 8);
 #pragma unroll
@@ -317,15 +384,15 @@ struct Consumer {
 
   /// Hands a dQ slice to the adding warp: fragment order, 16 bytes a lane, so that neither stores nor the copy engine meet conflicts.
   __device__ __forceinline__ void stage_dq(float (&dq)[kPartials], u32 step) {
-    const int buffer = kExchange ? 0 : static_cast<int>(step % config.dq_buffers);
-    const u32 to = shared.at(layout.dq) + (buffer * kStageSlices + (kExchange ? 0 : warpgroup)) * kSliceBytes + warp * 4096 + lane * 16;
+    const u32 buffer = step % config.dq_buffers;
+    const u32 to = shared.at(layout.dq) + (buffer * kStageSlices + (kTakeTurns ? 0 : warpgroup)) * kSliceBytes + warp * 4096 + lane * 16;
     if constexpr (kExact) to_fixed_point(dq, step);
-    named_sync(named.staging_free + warpgroup + 2 * buffer, 160);
+    named_sync(staging_barrier(named.staging_free, step), 160);
 #pragma unroll
     for (int j = 0; j < 8; ++j)
       store_shared4(to + j * 512, __float_as_uint(dq[4 * j]), __float_as_uint(dq[4 * j + 1]), __float_as_uint(dq[4 * j + 2]),
                     __float_as_uint(dq[4 * j + 3]));
-    named_arrive(named.staged + warpgroup + 2 * buffer, 160);
+    named_arrive(staging_barrier(named.staged, step), 160);
   }
 
   // ---- exact: int32 fixed point. Row i counts in units of R_i C_d 2^-30, powers of two that bound the sum (see preprocess). ----
@@ -341,7 +408,7 @@ struct Consumer {
     named_sync(named.consumers, kConsumerThreads);
   }
 
-  __device__ __forceinline__ int slice_row() const { return (config.head_dim == 64 ? 64 * slice() : 0) + 16 * warp + (lane >> 2); }
+  __device__ __forceinline__ int slice_row() const { return 16 * warp + (lane >> 2); }
 
   __device__ __forceinline__ void load_row_scale() {
     if constexpr (kExact) {
@@ -353,7 +420,7 @@ struct Consumer {
 
   /// In place: int32 bits in the float registers. A row that meets a non-finite partial is poisoned, because integers cannot say NaN.
   __device__ __forceinline__ void to_fixed_point(float (&dq)[kPartials], u32 step) {
-    const u32 columns = shared.at(layout.column_scale) + ((config.head_dim == 64 ? 0 : 64 * slice()) + 2 * (lane & 3)) * 4;
+    const u32 columns = shared.at(layout.column_scale) + (64 * slice() + 2 * (lane & 3)) * 4;
     float sick[2] = {0.f, 0.f};  // becomes NaN if any partial of the row is not finite
 #pragma unroll
     for (int j = 0; j < 8; ++j) {

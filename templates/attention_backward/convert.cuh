@@ -13,13 +13,12 @@ ORDO_DEVICE float from_fixed_point(u32 bits, float inverse_row_scale, int column
 }
 
 ORDO_DEVICE void run_convert(const ConvertParams& params) {
-  __shared__ __align__(128) unsigned char transpose[8 * 2048];
+  __shared__ __align__(128) unsigned char transpose[4 * kSlices * 2048];
   const schedule::Geometry g = geometry(params.shape);
   const TilePlace place = place_of(params.shape, g);
   const int warp = warp_id(), lane = lane_id();
   const int slice = warp / 4;
-  const int piece_row = (config.head_dim == 64 ? 64 * slice : 0) + 16 * (warp % 4);  // in the tile
-  const int piece_column = config.head_dim == 64 ? 0 : 64 * slice;
+  const int piece_row = 16 * (warp % 4), piece_column = 64 * slice;  // in the tile
   const bool untouched = schedule::contributors(g, place.q) == 0;  // no KV tile sees this Q tile: nobody wrote its partial sums
   wait_for_predecessors();
 
@@ -80,7 +79,7 @@ ORDO_DEVICE void run_convert(const ConvertParams& params) {
 
 }  // namespace ordo::attention_backward
 
-extern "C" __global__ void __launch_bounds__(ordo::attention_backward::kBlock)
+extern "C" __global__ void __launch_bounds__(ordo::attention_backward::convert_threads(ordo::attention_backward::config))
     ordo_convert(const __grid_constant__ ordo::attention_backward::ConvertParams params) {
   ordo::attention_backward::run_convert(params);
 }

@@ -10,9 +10,9 @@ namespace ordo::attention_backward {
 
 inline constexpr int kThreads = 384;            // one producer warpgroup, two consumers
 inline constexpr int kConsumerThreads = 256;
-// setmaxnreg: two consumer warpgroups and one producer share exactly the 3 x 168 that 384 threads launch with. At head_dim 128 the
-// consumers fit in 224, which leaves the loader room for the walk state of every schedule; at 64 (tile_q 128) they need 232.
-inline constexpr int kConsumerRegisters = config.head_dim == 64 ? 232 : 224;
+// setmaxnreg: two consumer warpgroups and one producer share exactly the 3 x 168 that 384 threads launch with. The consumers fit in 224,
+// which leaves the loader room for the walk state of every schedule.
+inline constexpr int kConsumerRegisters = 224;
 inline constexpr int kProducerRegisters = 3 * 168 - 2 * kConsumerRegisters;
 
 inline constexpr int kChunks = config.head_dim / 64;       // a row is stored as 64-element (128-byte) chunks, one swizzle atom wide
@@ -21,9 +21,10 @@ inline constexpr int kKvBytes = config.tile_kv * config.head_dim * 2;
 inline constexpr int kKvChunkBytes = config.tile_kv * 128;
 inline constexpr int kQChunkBytes = config.tile_q * 128;
 inline constexpr int kDsBytes = config.tile_kv * config.tile_q * 2;
-inline constexpr int kSlices = 2;                          // 64 x 64 pieces of a dQ tile: column halves at head_dim 128, row halves at 64
+inline constexpr int kSlices = slices_of(config);
 inline constexpr bool kExchange = config.cluster == 2;     // dS crosses the cluster: each CTA computes one slice over both KV tiles
 inline constexpr int kStageSlices = stage_slices(config);
+inline constexpr bool kTakeTurns = kStageSlices == 1;  // the warpgroups compute dQ of alternate steps; else each has a slice of its own
 inline constexpr bool kOrdered = config.accumulate == Accumulate::ordered;
 inline constexpr bool kExact = config.accumulate == Accumulate::exact;
 

@@ -8,8 +8,8 @@
 namespace ordo::attention_backward {
 
 ORDO_DEVICE void init_barriers(Shared shared) {
-  constexpr int warps = 4 * 2;                                    // consumer warps of a CTA
-  constexpr int dq_readers = kExchange ? 4 * 2 : warps;           // one warpgroup of each CTA, or both of this one
+  constexpr int warps = 4 * 2;                                         // consumer warps of a CTA
+  constexpr int dq_readers = kTakeTurns ? 4 * config.cluster : warps;  // one warpgroup of each CTA, or both of this one
   const auto init = [&](int first, int count, u32 arrivals) {
     for (int i = 0; i < count; ++i) barrier_init(shared.barrier(first + i), arrivals);
   };
@@ -27,7 +27,7 @@ ORDO_DEVICE void init_barriers(Shared shared) {
   init(barriers.item_full, kItemSlots, 1);
   init(barriers.item_empty, kItemSlots, (warps + 1) * config.cluster);
   init(barriers.item_done, 1, config.cluster);
-  init(barriers.added_full, kReleaseSlots, kExchange ? 1 : 2);
+  init(barriers.added_full, kReleaseSlots, kStageSlices);
   init(barriers.added_empty, kReleaseSlots, 1);
   barrier_init_fence();
 }

@@ -19,7 +19,6 @@ inline constexpr Config config{
     .tile_kv = 128,
     .stages = 2,
     .cluster = 2,
-    .dq_delay = true,
     .dq_buffers = 1,
     .static_shape = false,
     .seqlen_q = 0,

@@ -1,5 +1,5 @@
-// The producer warpgroup. Warp 0 loads, warp 1 (and 2 without a cluster) adds dQ to global memory, warp 2 or 3 announces
-// finished adds, warp 3 of a cluster sends dS to the other CTA. Each role is one lane, so that no warp-wide code waits on a semaphore.
+// The producer warpgroup. Warp 0 loads, warp 1 adds dQ to global memory (and warp 2 the second slice of a step), the next warp
+// announces finished adds, warp 3 of a cluster sends dS to the other CTA. A role is one lane, or one warp where named barriers are used.
 #pragma once
 
 #include "attention_backward/layout.cuh"
@@ -175,7 +175,7 @@ struct Loader {
     load_kv_rows(params.k, shared.at(layout.k), k_full, row, kv_head, batch);
     if constexpr (kExchange) {
       const int peer_row = (unit * config.cluster + static_cast<int>(rank ^ 1u)) * config.tile_kv;
-      load_box(shared.at(layout.peer_k), params.k, k_full, peer_row, config.head_dim == 64 ? 0 : static_cast<int>(rank), kv_head, batch);
+      load_box(shared.at(layout.peer_k), params.k, k_full, peer_row, static_cast<int>(rank), kv_head, batch);
     }
     barrier_arrive_expect(v_full, kKvBytes);
     load_kv_rows(params.v, shared.at(layout.v), v_full, row, kv_head, batch);
@@ -217,12 +217,12 @@ ORDO_DEVICE bool turn_has_come(const MainParams& params, Shared shared, u32 rank
 ORDO_DEVICE void add_dq(const MainParams& params, Shared shared, u32 rank, int warpgroup) {
   const bool elected = lane_id() == 0;
   const u32 slice = kExchange ? rank : static_cast<u32>(warpgroup);
-  if constexpr (kExchange) {
-    named_arrive(named.staging_free, 160);
-  } else {
+  // Where a step's dQ comes from: the warpgroups take turns, or each has an adding warp of its own.
+  const auto barrier_of = [&](int base, u32 step) {
+    return base + (kTakeTurns ? static_cast<int>(step & 1u) : warpgroup) + 2 * static_cast<int>(step % config.dq_buffers);
+  };
 #pragma unroll
-    for (int buffer = 0; buffer < config.dq_buffers; ++buffer) named_arrive(named.staging_free + warpgroup + 2 * buffer, 160);
-  }
+  for (u32 i = 0; i < static_cast<u32>(config.dq_buffers); ++i) named_arrive(barrier_of(named.staging_free, i), 160);
   bool ready = false;  // this step's turn was seen early
   Ring<kReleaseSlots> added;
   for (u32 number = 0;; ++number) {
@@ -236,14 +236,11 @@ ORDO_DEVICE void add_dq(const MainParams& params, Shared shared, u32 rank, int w
       }
       __syncwarp();
     }
-    const int buffer = kExchange ? 0 : static_cast<int>(number % config.dq_buffers);
-    // In a cluster the warpgroups take turns step by step; otherwise each has an adding warp of its own.
-    const int from = kExchange ? static_cast<int>(number & 1u) : warpgroup;
-    named_sync(named.staged + from + 2 * buffer, 160);
+    named_sync(barrier_of(named.staged, number), 160);
     fence_async_shared();
     if (elected) {
       char* to = static_cast<char*>(params.scratch.dq) + (static_cast<size_t>(step.tile) * kSlices + slice) * kSliceBytes;
-      const u32 staged = shared.at(layout.dq) + (buffer * kStageSlices + (kExchange ? 0 : warpgroup)) * kSliceBytes;
+      const u32 staged = shared.at(layout.dq) + (number % config.dq_buffers * kStageSlices + warpgroup) * kSliceBytes;
       if constexpr (kExact) {
         reduce_bulk_s32(to, staged, kSliceBytes);
       } else if (kOrdered && step.turn == 0) {
@@ -256,7 +253,7 @@ ORDO_DEVICE void add_dq(const MainParams& params, Shared shared, u32 rank, int w
       wait_copies_read<0>();
     }
     __syncwarp();
-    named_arrive(named.staging_free + (kExchange ? static_cast<int>((number + 1) & 1u) : warpgroup) + 2 * buffer, 160);
+    named_arrive(barrier_of(named.staging_free, number + config.dq_buffers), 160);
     if constexpr (kOrdered) {
       if (elected) {
         wait_copies<0>();  // not .read: the adds themselves must have landed before the next contributor may start
@@ -286,7 +283,7 @@ ORDO_DEVICE void announce_adds(const MainParams& params, Shared shared, u32 rank
   }
 }
 
-/// Sends each step's dS to the other CTA of the cluster (at head_dim 64 only the half it needs). One lane.
+/// Sends each step's dS to the other CTA of the cluster. One lane.
 ORDO_DEVICE void exchange_ds(Shared shared, u32 rank) {
   const u32 peer = rank ^ 1u;
   for (u32 number = 0;; ++number) {
@@ -296,9 +293,9 @@ ORDO_DEVICE void exchange_ds(Shared shared, u32 rank) {
     barrier_wait(shared.barrier(barriers.ds_full) + 8u * buffer, (number / kDsBuffers) & 1u);
     const u32 full = shared.barrier(barriers.peer_ds_full) + 8u * buffer;
     // Our consumers have refilled this dS buffer, so the peer's data of its previous use has been read: the barrier is ours to arm.
-    barrier_arrive_expect(full, kKvChunkBytes);
-    const u32 source = shared.at(layout.ds) + buffer * kDsBytes + (config.head_dim == 64 ? peer * kKvChunkBytes : 0u);
-    copy_to_peer(map_to_cta(shared.at(layout.peer_ds) + buffer * kKvChunkBytes, peer), source, kKvChunkBytes, map_to_cta(full, peer));
+    barrier_arrive_expect(full, kDsBytes);
+    copy_to_peer(map_to_cta(shared.at(layout.peer_ds) + buffer * kDsBytes, peer), shared.at(layout.ds) + buffer * kDsBytes, kDsBytes,
+                 map_to_cta(full, peer));
   }
 }
 
@@ -307,9 +304,9 @@ ORDO_DEVICE void produce(const MainParams& params, Shared shared, u32 rank) {
   const bool elected = lane_id() == 0;
   if (warp == 0) {
     if (elected) Loader{params, shared, rank}.run();
-  } else if (warp == 1 || (warp == 2 && !kExchange)) {
+  } else if (warp == 1 || (warp == 2 && !kTakeTurns)) {
     add_dq(params, shared, rank, warp - 1);
-  } else if (warp == (kExchange ? 2 : 3)) {
+  } else if (warp == (kTakeTurns ? 2 : 3)) {
     if (kOrdered && elected) announce_adds(params, shared, rank);
   } else {
     if (kExchange && elected) exchange_ds(shared, rank);

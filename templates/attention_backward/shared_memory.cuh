@@ -6,13 +6,19 @@
 namespace ordo::attention_backward {
 
 inline constexpr int kDsBuffers = 2;
-inline constexpr int kSliceBytes = 64 * 64 * 4;  // a dQ tile is two 64 x 64 fp32 slices: column halves at head_dim 128, row halves at 64
+inline constexpr int kSliceBytes = 64 * 64 * 4;  // dQ moves as 64 x 64 fp32 slices
 inline constexpr int kStepSlots = 16;            // ring of step records: more than any role can lag behind the loader
 inline constexpr int kReleaseSlots = 2;
 inline constexpr int kItemSlots = 2;
 
-/// Slices of a dQ tile that one CTA stages in a step. In a cluster of two each CTA computes one slice over both KV tiles.
-constexpr int stage_slices(const Config& c) { return c.cluster == 2 ? 1 : 2; }
+/// Slices of a dQ tile: two column halves at head_dim 128, one at 64.
+constexpr int slices_of(const Config& c) { return c.head_dim / 64; }
+
+/// Threads of a block of ordo_convert: a warpgroup a slice.
+constexpr int convert_threads(const Config& c) { return 128 * slices_of(c); }
+
+/// Slices that one CTA stages in a step. In a cluster of two each CTA computes one slice over both KV tiles.
+constexpr int stage_slices(const Config& c) { return slices_of(c) / c.cluster; }
 
 /// mbarriers, 8 bytes each, by number.
 struct Barriers {
@@ -82,16 +88,16 @@ constexpr Layout layout_of(const Config& c) {
     next += bytes;
     return first;
   };
-  const int kv_bytes = c.tile_kv * c.head_dim * 2, q_bytes = c.tile_q * c.head_dim * 2, chunk_bytes = c.tile_kv * 128;
+  const int kv_bytes = c.tile_kv * c.head_dim * 2, q_bytes = c.tile_q * c.head_dim * 2, ds_bytes = c.tile_kv * c.tile_q * 2;
   const bool exchange = c.cluster == 2, exact = c.accumulate == Accumulate::exact;
   l.k = take(kv_bytes);
   l.v = take(kv_bytes);
   l.q = take(c.stages * q_bytes);
   l.d_o = take(c.stages * q_bytes);
-  l.ds = take(kDsBuffers * c.tile_kv * c.tile_q * 2);
+  l.ds = take(kDsBuffers * ds_bytes);
   l.dq = take(c.dq_buffers * stage_slices(c) * kSliceBytes);
-  l.peer_ds = take(exchange ? kDsBuffers * chunk_bytes : 0);
-  l.peer_k = take(exchange ? chunk_bytes : 0);
+  l.peer_ds = take(exchange ? kDsBuffers * ds_bytes : 0);
+  l.peer_k = take(exchange ? c.tile_kv * 128 : 0);
   l.neg_lse2 = take(c.stages * c.tile_q * 4);
   l.neg_delta = take(c.stages * c.tile_q * 4);
   l.row_scale = take(exact ? c.stages * c.tile_q * 4 : 0);
