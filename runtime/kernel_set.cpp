@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <shared_mutex>
 
@@ -85,6 +86,7 @@ struct KernelSet::State {
   };
 
   std::vector<KernelImage> images;
+  std::atomic<const Driver*> driver_table;  ///< null before the first load
   std::shared_mutex mutex;
   std::vector<CUlibrary> libraries;  ///< one an image, for all contexts; empty before the first load
   std::vector<Loaded> loaded;
@@ -150,12 +152,15 @@ struct KernelSet::State {
   }
 };
 
-KernelSet::KernelSet(std::vector<KernelImage> images) : state_(std::make_unique<State>()) { state_->images = std::move(images); }
+KernelSet::KernelSet(std::vector<KernelImage> images, const Driver* driver) : state_(std::make_unique<State>()) {
+  state_->images = std::move(images);
+  state_->driver_table = driver;
+}
 KernelSet::KernelSet(KernelSet&&) noexcept = default;
 
 KernelSet::~KernelSet() {
   if (!state_ || state_->libraries.empty()) return;
-  const Driver& d = **driver();
+  const Driver& d = *state_->driver_table;
   for (CUlibrary library : state_->libraries)
     d.libraryUnload(library);  // fails when the process is ending and the driver is gone: no matter
 }
@@ -163,9 +168,12 @@ KernelSet::~KernelSet() {
 const std::vector<KernelImage>& KernelSet::images() const { return state_->images; }
 
 Result<const LoadedKernels*> KernelSet::load(CUstream stream) const {
-  const Result<const Driver*> opened = driver();
-  if (!opened) return opened.error();
-  const Driver& d = **opened;
+  if (state_->driver_table == nullptr) {
+    const Result<const Driver*> opened = driver();
+    if (!opened) return opened.error();
+    state_->driver_table = *opened;
+  }
+  const Driver& d = *state_->driver_table;
   State::Key key{};
   if (auto ok = d.check(d.ctxGetCurrent(&key.context), "cuCtxGetCurrent"); !ok) return ok.error();
   if (key.context == nullptr) {

@@ -45,7 +45,8 @@ struct LoadedKernels {
 /// Thread-safe. Nothing is loaded, and no driver needed, until the first load().
 class KernelSet {
  public:
-  explicit KernelSet(std::vector<KernelImage> images);
+  /// `driver` is for tests; null is the machine's own.
+  explicit KernelSet(std::vector<KernelImage> images, const Driver* driver = nullptr);
   KernelSet(KernelSet&&) noexcept;
   KernelSet& operator=(KernelSet&&) = delete;
   /// Unloads. No launch may be in flight, and no graph that holds one may be replayed later.
