@@ -38,10 +38,10 @@ std::vector<WgmmaForm> main_forms(const Plan& plan) {
       {.n = plan.head_dim, .a_in_registers = true, .transpose_b = true},  // dV, dK
       {.n = 64, .transpose_a = true, .transpose_b = true},                // dQ
   };
-  std::vector<WgmmaForm> forms;
+  std::vector<WgmmaForm> forms = products;
   for (WgmmaForm form : products)
-    for (const bool first : {true, false}) {
-      form.first = first;
+    if (!form.a_in_registers) {
+      form.first = true;
       forms.push_back(form);
     }
   return forms;

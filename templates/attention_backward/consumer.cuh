@@ -17,37 +17,21 @@ inline constexpr int kPairs = config.tile_q / 4;      // the same as 16-bit pair
 inline constexpr int kOutputs = config.head_dim / 2;  // dK or dV accumulators a thread
 inline constexpr int kPartials = 32;                  // dQ accumulators a thread: a 64 x 64 slice
 
-// At head_dim 64 dK and dV take half the registers. The other half holds the warpgroup's K and V as A fragments, which spares shared
-// memory a third of its reads (there, not in the tensor cores, N = 64 products are bound), and a second S, so that the next step's S
-// is computed while this step's dS is.
-inline constexpr bool kKeysInRegisters = config.head_dim == 64;
-inline constexpr int kKeyFragments = kKeysInRegisters ? config.head_dim / 4 : 1;
+// dQ = dS K needs the dS of both warpgroups. At head_dim 128 it is issued one step late, so that no consumer waits for the other's dS:
+// +1..8 % over a barrier between the two. At 64 the barrier is 2..7 % faster.
+inline constexpr bool kDelayDq = config.head_dim == 128;
 
-/// 64 rows of K or V: in shared memory, or as fragments.
-struct Keys {
-  Operand rows;
-  u32 fragments[kKeyFragments];
-};
-
-/// S^T = K Q^T or dP^T += V dO^T for 64 keys; `b` is the Q or dO tile.
+/// S^T = K Q^T or dP^T += V dO^T for 64 keys: `a` is the warpgroup's K or V rows, `b` the Q or dO tile.
 template <bool Accumulate>
-ORDO_DEVICE void multiply_scores(float (&s)[kScores], const Keys& a, Operand b) {
+ORDO_DEVICE void multiply_scores(float (&s)[kScores], Operand a, Operand b) {
 #pragma unroll
   for (int k = 0; k < config.head_dim / 16; ++k) {
+    const u64 a_tile = descriptor(a.advanced((k / 4) * kKvChunkBytes + (k % 4) * 32));
     const u64 b_tile = descriptor(b.advanced((k / 4) * kQChunkBytes + (k % 4) * 32));
-    if constexpr (kKeysInRegisters) {
-      const u32* f = a.fragments + 4 * k;
-      if (Accumulate || k > 0)
-        mma<Major::k>(s, f[0], f[1], f[2], f[3], b_tile);
-      else
-        mma_first<Major::k>(s, f[0], f[1], f[2], f[3], b_tile);
-    } else {
-      const u64 a_tile = descriptor(a.rows.advanced((k / 4) * kKvChunkBytes + (k % 4) * 32));
-      if (Accumulate || k > 0)
-        mma<Major::k, Major::k>(s, a_tile, b_tile);
-      else
-        mma_first<Major::k, Major::k>(s, a_tile, b_tile);
-    }
+    if (Accumulate || k > 0)
+      mma<Major::k, Major::k>(s, a_tile, b_tile);
+    else
+      mma_first<Major::k, Major::k>(s, a_tile, b_tile);
   }
 }
 
@@ -86,10 +70,11 @@ struct Consumer {
   int warp;       // 0 .. 3 within the warpgroup
   int lane;
 
-  Ring<config.stages> stage;
-  u32 number = 0;  // of the step, over all items
+  u32 number = 0;  // of the step, over all items; stage and parities follow from it, which costs no registers
   float row_scale[2] = {};       // exact: of the step whose dQ is pending
 
+  __device__ __forceinline__ int stage() const { return static_cast<int>(number % config.stages); }
+  __device__ __forceinline__ u32 stage_parity() const { return (number / config.stages) & 1u; }
   __device__ __forceinline__ int slice() const {
     return kExchange ? static_cast<int>(rank) : kTakeTurns ? 0 : warpgroup;
   }
@@ -106,27 +91,30 @@ struct Consumer {
     u32 kv_parity = 0;
     while (true) {
       const Item item = wait_item(shared, items);
+      if (item.steps >= 0) run_item(item, kv_parity);
       __syncwarp();
       if (lane == 0) release_item(shared, items);
       items.advance();
       if (item.steps < 0) break;
-      if constexpr (kExact) load_column_scale(item.walk);
-
-      float dk[kOutputs], dv[kOutputs];
-#pragma unroll
-      for (int i = 0; i < kOutputs; ++i) dk[i] = dv[i] = 0.f;
-      if (item.steps > 0) {
-        barrier_wait(shared.barrier(barriers.k_full), kv_parity);
-        barrier_wait(shared.barrier(barriers.v_full), kv_parity);
-        kv_parity ^= 1u;
-        walk(item, dk, dv);
-      }
-      store_outputs(item, dk, dv);
+      if (item.steps > 0) kv_parity ^= 1u;
     }
     // The adding warp has offered its buffers for steps that never came: take them, so that no barrier is left half full.
 #pragma unroll
     for (u32 i = 0; i < static_cast<u32>(config.dq_buffers); ++i)
       if (my_turn(number + i)) named_sync(staging_barrier(named.staging_free, number + i), 160);
+  }
+
+  __device__ __forceinline__ void run_item(const Item& item, u32 kv_parity) {
+    if constexpr (kExact) load_column_scale(item.walk);
+    float dk[kOutputs], dv[kOutputs];
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) dk[i] = dv[i] = 0.f;
+    if (item.steps > 0) {
+      barrier_wait(shared.barrier(barriers.k_full), kv_parity);
+      barrier_wait(shared.barrier(barriers.v_full), kv_parity);
+      walk(item, dk, dv);
+    }
+    store_outputs(item, dk, dv);
   }
 
   __device__ __forceinline__ int staging_barrier(int base, u32 step) const {
@@ -139,111 +127,61 @@ struct Consumer {
     const int first_key = (item.unit * config.cluster + static_cast<int>(rank)) * config.tile_kv + 64 * warpgroup + 16 * warp;
     // A Q tile needs masking in this warp if its first row does not see the warp's last key.
     const int unmasked_from = first_visible_row(g, first_key + 15);
-    Keys k, v;
-    take_keys(k, layout.k);
-    take_keys(v, layout.v);
-    float s[kScores];
-    if constexpr (kKeysInRegisters) {
-      barrier_wait(shared.barrier(barriers.q_full + stage.slot), stage.parity);
-      mma_fence();
-      multiply_scores<false>(s, k, q_operand(stage.slot));
-      mma_commit();
-      mma_wait<0>(s);
-    }
+    const Operand k = operand(shared.at(layout.k) + warpgroup * 8192), v = operand(shared.at(layout.v) + warpgroup * 8192);
 #pragma unroll 1
-    for (int t = 0; t < item.steps; ++t) {
-      barrier_wait(shared.barrier(barriers.q_full + stage.slot), stage.parity);
-      barrier_wait(shared.barrier(barriers.do_full + stage.slot), stage.parity);
+    for (int left = item.steps; left > 0; --left) {
+      barrier_wait(shared.barrier(barriers.q_full + stage()), stage_parity());
+      barrier_wait(shared.barrier(barriers.do_full + stage()), stage_parity());
       const int first_row = load_shared_int(shared.at(layout.steps) + (number % kStepSlots) * 16u);
-      const bool more = t + 1 < item.steps;
       // Two bodies, so that the masking of the few tiles that need it costs the others not even a branch between their instructions.
       if (unmasked_from > first_row)
-        step<true>(t, more, first_row, first_key, k, v, s, dk, dv);
+        step<true>(left == item.steps, first_row, first_key, k, v, dk, dv);
       else
-        step<false>(t, more, first_row, first_key, k, v, s, dk, dv);
-      stage.advance();
+        step<false>(left == item.steps, first_row, first_key, k, v, dk, dv);
       ++number;
     }
-    finish_last_dq();
+    if constexpr (kDelayDq) finish_last_dq();
   }
 
-  /// One Q tile. `s` holds its S already if keys are in registers, and the next step's on return.
+  /// One Q tile.
   template <bool Masked>
-  __device__ __forceinline__ void step(int t, bool more, int first_row, int first_key, const Keys& k, const Keys& v, float (&s)[kScores],
-                                       float (&dk)[kOutputs], float (&dv)[kOutputs]) {
-    // Tiles that are read K-major (S, dP) and transposed (dK, dV); the chunk distance is read only in the second use.
-    const Operand q_tile = q_operand(stage.slot), do_tile = operand(shared.at(layout.d_o), kQChunkBytes).advanced(stage.slot * kQBytes);
-    float dp[kScores];
+  __device__ __forceinline__ void step(bool first, int first_row, int first_key, Operand k, Operand v, float (&dk)[kOutputs],
+                                       float (&dv)[kOutputs]) {
+    // Read K-major (S, dP) and transposed (dK, dV); the chunk distance is read only in the second use.
+    const Operand q_tile = operand(shared.at(layout.q), kQChunkBytes).advanced(stage() * kQBytes);
+    const Operand do_tile = operand(shared.at(layout.d_o), kQChunkBytes).advanced(stage() * kQBytes);
+    float s[kScores], dp[kScores];
     u32 p[kPairs], ds[kPairs];
 
     // S^T = K Q^T;  dP^T - delta = V dO^T - delta, the accumulators starting at -delta.
     start_at_neg_delta(dp);
     pin(dp);
     mma_fence();
-    if constexpr (!kKeysInRegisters) {
-      multiply_scores<false>(s, k, q_tile);
-      mma_commit();
-    }
+    multiply_scores<false>(s, k, q_tile);
+    mma_commit();
     multiply_scores<true>(dp, v, do_tile);
     mma_commit();
 
     // P = exp2(S * scale * log2 e - LSE * log2 e);  dS = P (dP - delta).
-    if constexpr (!kKeysInRegisters) mma_wait<1>(s);
+    mma_wait<1>(s);
     exponentiate(s);
     if constexpr (Masked) select_visible(s, first_key, first_row);
     round_pairs(p, s);
-    float next_s[kScores];
-    if constexpr (kKeysInRegisters) {
-      start_next_scores(next_s, k, more);
-      mma_wait<1>(dp);
-    } else {
-      mma_wait<0>(dp);
-    }
+    mma_wait<0>(dp);
 #pragma unroll
     for (int i = 0; i < kScores; ++i) dp[i] *= s[i];
     if constexpr (Masked) select_visible(dp, first_key, first_row);
     round_pairs(ds, dp);
 
-    // dV += P^T dO;  dQ = dS K, one step late;  dK += dS^T Q.
-    finish_step(t, q_tile, do_tile, p, ds, dk, dv);
-    if constexpr (kKeysInRegisters) {
-      pin(next_s);
-#pragma unroll
-      for (int i = 0; i < kScores; ++i) s[i] = next_s[i];
-    }
+    // dV += P^T dO;  dQ = dS K;  dK += dS^T Q.
+    finish_step(first, q_tile, do_tile, p, ds, dk, dv);
   }
 
-  /// The warpgroup's 64 rows of K or V.
-  __device__ __forceinline__ void take_keys(Keys& keys, int tile) const {
-    keys.rows = operand(shared.at(tile) + warpgroup * 8192);
-    if constexpr (kKeysInRegisters) {
-#pragma unroll
-      for (int k = 0; k < config.head_dim / 16; ++k) load_matrix4(keys.fragments + 4 * k, (shared.at(tile) + matrix_row()) ^ (k * 32));
-    }
-  }
-
-  __device__ __forceinline__ Operand q_operand(int slot) const {
-    return operand(shared.at(layout.q), kQChunkBytes).advanced(slot * kQBytes);
-  }
-
-  /// S of the next step, in its own group (empty after the last step, so that the waits count the same).
-  __device__ __forceinline__ void start_next_scores(float (&s)[kScores], const Keys& k, bool more) {
-    Ring<config.stages> next = stage;
-    next.advance();
-    if (more) {
-      barrier_wait(shared.barrier(barriers.q_full + next.slot), next.parity);
-      mma_fence();
-      multiply_scores<false>(s, k, q_operand(next.slot));
-    }
-    mma_commit();
-  }
-
-  /// dS to shared memory, dV += P^T dO, dQ = dS K of the step before, dK += dS^T Q. dQ comes one step late, so that no consumer waits
-  /// for the other's dS: +1..8 % over a barrier between the two.
-  __device__ __forceinline__ void finish_step(int t, Operand q_tile, Operand do_tile, u32 (&p)[kPairs], u32 (&ds)[kPairs],
+  /// dS to shared memory, then the three products that leave the tile.
+  __device__ __forceinline__ void finish_step(bool first, Operand q_tile, Operand do_tile, u32 (&p)[kPairs], u32 (&ds)[kPairs],
                                               float (&dk)[kOutputs], float (&dv)[kOutputs]) {
     const u32 buffer = number % kDsBuffers;
-    barrier_wait(shared.barrier(barriers.ds_empty) + 8u * buffer, ((number / kDsBuffers) & 1u) ^ 1u);
+    if constexpr (kDelayDq) barrier_wait(shared.barrier(barriers.ds_empty) + 8u * buffer, ((number / kDsBuffers) & 1u) ^ 1u);
     store_ds(ds, buffer);
     pin(p);
     pin(dv);
@@ -251,35 +189,47 @@ struct Consumer {
     multiply_outputs(dv, p, do_tile);
     mma_commit();
     fence_async_shared();
-    __syncwarp();
-    if (lane == 0) barrier_arrive(shared.barrier(barriers.ds_full) + 8u * buffer);
-    if (t > 0 && my_turn(number - 1)) {
-      float dq[kPartials];
-      wait_ds(number - 1);
-      pin(ds);
-      pin(dk);
-      mma_fence();
-      multiply_dq_of(dq, number - 1);
-      mma_commit();
-      multiply_outputs(dk, ds, q_tile);
-      mma_commit();
-      mma_wait<1>(dq);
-      pin(dv);
-      release(barriers.do_empty + stage.slot);
-      release(barriers.ds_empty + static_cast<int>((number - 1) % kDsBuffers));
-      stage_dq(dq, number - 1);
+    if constexpr (kDelayDq) {
+      __syncwarp();
+      if (lane == 0) barrier_arrive(shared.barrier(barriers.ds_full) + 8u * buffer);
+      if (!first && my_turn(number - 1)) {
+        wait_ds(number - 1);
+        multiply_dq_and_dk(number - 1, q_tile, ds, dk, dv);
+      } else {
+        pin(ds);
+        pin(dk);
+        mma_fence();
+        multiply_outputs(dk, ds, q_tile);
+        mma_commit();
+        mma_wait<1>(dv);
+        release(barriers.do_empty + stage());
+      }
+      load_row_scale();
     } else {
-      pin(ds);
-      pin(dk);
-      mma_fence();
-      multiply_outputs(dk, ds, q_tile);
-      mma_commit();
-      mma_wait<1>(dv);
-      release(barriers.do_empty + stage.slot);
+      named_sync(named.consumers, kConsumerThreads);
+      multiply_dq_and_dk(number, q_tile, ds, dk, dv);
     }
-    load_row_scale();
     mma_wait<0>(dk);
-    release(barriers.q_empty + stage.slot);
+    release(barriers.q_empty + stage());
+  }
+
+  /// dQ of `dq_step` and this step's dK, in flight together; dQ leaves while dK is computed. dV is done when dQ is.
+  __device__ __forceinline__ void multiply_dq_and_dk(u32 dq_step, Operand q_tile, u32 (&ds)[kPairs], float (&dk)[kOutputs],
+                                                     float (&dv)[kOutputs]) {
+    float dq[kPartials];
+    pin(ds);
+    pin(dk);
+    mma_fence();
+    multiply_dq_of(dq, dq_step);
+    mma_commit();
+    multiply_outputs(dk, ds, q_tile);
+    mma_commit();
+    mma_wait<1>(dq);
+    pin(dv);
+    release(barriers.do_empty + stage());
+    if constexpr (kDelayDq) release(barriers.ds_empty + static_cast<int>(dq_step % kDsBuffers));
+    if constexpr (!kDelayDq) load_row_scale();
+    stage_dq(dq, dq_step);
   }
 
   /// The dQ of an item's last step.
@@ -305,7 +255,11 @@ struct Consumer {
   __device__ __forceinline__ void multiply_dq_of(float (&dq)[kPartials], u32 step) {
     const u32 buffer = step % kDsBuffers;
     const int offset = static_cast<int>(buffer) * kDsBytes;
-    multiply_dq<false>(dq, operand(shared.at(layout.ds)).advanced(offset), operand(shared.at(layout.k) + slice() * kKvChunkBytes));
+    // A slice is a column half (half of K's columns) at head_dim 128, a row half (half of dS's query columns) at 64.
+    constexpr bool columns = config.head_dim == 128;
+    const Operand ds = operand(shared.at(layout.ds) + (columns ? 0 : slice() * kKvChunkBytes)).advanced(offset);
+    const Operand k = operand(shared.at(layout.k) + (columns ? slice() * kKvChunkBytes : 0));
+    multiply_dq<false>(dq, ds, k);
     if constexpr (kExchange)
       multiply_dq<true>(dq, operand(shared.at(layout.peer_ds)).advanced(offset), operand(shared.at(layout.peer_k)));
   }
@@ -320,7 +274,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void start_at_neg_delta(float (&dp)[kScores]) {
-    const u32 row = shared.at(layout.neg_delta) + stage.slot * (config.tile_q * 4) + (lane & 3) * 8;
+    const u32 row = shared.at(layout.neg_delta) + stage() * (config.tile_q * 4) + (lane & 3) * 8;
 #pragma unroll
     for (int j = 0; j < config.tile_q / 8; ++j) {
       const float2 delta = load_shared2(row + j * 32);
@@ -330,7 +284,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void exponentiate(float (&s)[kScores]) {
-    const u32 row = shared.at(layout.neg_lse2) + stage.slot * (config.tile_q * 4) + (lane & 3) * 8;
+    const u32 row = shared.at(layout.neg_lse2) + stage() * (config.tile_q * 4) + (lane & 3) * 8;
     constexpr int batch = 8;  // loads in flight; more would not fit beside S and dP at tile_q 128
 #pragma unroll
     for (int first = 0; first < config.tile_q / 8; first += batch) {
@@ -408,11 +362,11 @@ struct Consumer {
     named_sync(named.consumers, kConsumerThreads);
   }
 
-  __device__ __forceinline__ int slice_row() const { return 16 * warp + (lane >> 2); }
+  __device__ __forceinline__ int slice_row() const { return (config.head_dim == 64 ? 64 * slice() : 0) + 16 * warp + (lane >> 2); }
 
   __device__ __forceinline__ void load_row_scale() {
     if constexpr (kExact) {
-      const u32 row = shared.at(layout.row_scale) + stage.slot * (config.tile_q * 4) + slice_row() * 4;
+      const u32 row = shared.at(layout.row_scale) + stage() * (config.tile_q * 4) + slice_row() * 4;
       row_scale[0] = load_shared(row);
       row_scale[1] = load_shared(row + 32);
     }
@@ -420,7 +374,7 @@ struct Consumer {
 
   /// In place: int32 bits in the float registers. A row that meets a non-finite partial is poisoned, because integers cannot say NaN.
   __device__ __forceinline__ void to_fixed_point(float (&dq)[kPartials], u32 step) {
-    const u32 columns = shared.at(layout.column_scale) + (64 * slice() + 2 * (lane & 3)) * 4;
+    const u32 columns = shared.at(layout.column_scale) + ((config.head_dim == 64 ? 0 : 64 * slice()) + 2 * (lane & 3)) * 4;
     float sick[2] = {0.f, 0.f};  // becomes NaN if any partial of the row is not finite
 #pragma unroll
     for (int j = 0; j < 8; ++j) {

@@ -18,7 +18,8 @@ ORDO_DEVICE void run_convert(const ConvertParams& params) {
   const TilePlace place = place_of(params.shape, g);
   const int warp = warp_id(), lane = lane_id();
   const int slice = warp / 4;
-  const int piece_row = 16 * (warp % 4), piece_column = 64 * slice;  // in the tile
+  // In the tile: slices are column halves at head_dim 128, row halves at 64.
+  const int piece_row = (config.head_dim == 64 ? 64 * slice : 0) + 16 * (warp % 4), piece_column = config.head_dim == 64 ? 0 : 64 * slice;
   const bool untouched = schedule::contributors(g, place.q) == 0;  // no KV tile sees this Q tile: nobody wrote its partial sums
   wait_for_predecessors();
 

@@ -11,8 +11,8 @@ inline constexpr int kStepSlots = 16;            // ring of step records: more t
 inline constexpr int kReleaseSlots = 2;
 inline constexpr int kItemSlots = 2;
 
-/// Slices of a dQ tile: two column halves at head_dim 128, one at 64.
-constexpr int slices_of(const Config& c) { return c.head_dim / 64; }
+/// Slices of a dQ tile: column halves at head_dim 128 (tile_q 64), row halves at 64 (tile_q 128).
+constexpr int slices_of(const Config& c) { return c.tile_q * c.head_dim / 4096; }
 
 /// Threads of a block of ordo_convert: a warpgroup a slice.
 constexpr int convert_threads(const Config& c) { return 128 * slices_of(c); }

@@ -57,14 +57,6 @@ ORDO_DEVICE void store_matrix4(u32 address, u32 a, u32 b, u32 c, u32 d) {
                : "memory");
 }
 
-/// The inverse: fragments of a 16 x 16 tile, as an A operand has them.
-ORDO_DEVICE void load_matrix4(u32* x, u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "r"(address)
-               : "memory");
-}
-
 /// Named barrier (PTX bar.sync): waits for `threads` threads, those that call named_arrive included.
 ORDO_DEVICE void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 ORDO_DEVICE void named_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }

@@ -39,10 +39,6 @@ ORDO_DEVICE void mma_first(float (&d)[Registers], u64 a, u64 b);
 template <Major B, int Registers>
 ORDO_DEVICE void mma(float (&d)[Registers], u32 a0, u32 a1, u32 a2, u32 a3, u64 b);
 
-/// d = A B with A as a register fragment.
-template <Major B, int Registers>
-ORDO_DEVICE void mma_first(float (&d)[Registers], u32 a0, u32 a1, u32 a2, u32 a3, u64 b);
-
 /// Orders register and shared-memory accesses before the wgmma that follow.
 ORDO_DEVICE void mma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 ORDO_DEVICE void mma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
