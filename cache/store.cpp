@@ -159,4 +159,6 @@ Result<std::vector<Entry>> Store::list() const {
   }
 }
 
+std::string sqlite_version() { return sqlite3_libversion(); }
+
 }  // namespace ordo::cache

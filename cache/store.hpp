@@ -39,6 +39,9 @@ ORDO_API std::string source_key(const std::string& source, const std::vector<std
 /// nullopt when none of these is set.
 ORDO_API std::optional<std::string> default_path();
 
+/// The SQLite library in use, e.g. "3.40.1".
+ORDO_API std::string sqlite_version();
+
 /// Thread-safe, and safe beside other processes on the same file. After a fork the child opens a connection of its own at its
 /// first call (an in_memory store is empty there); fork while no other thread is inside a call. Copies share one store.
 class ORDO_API Store {

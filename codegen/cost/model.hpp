@@ -16,9 +16,9 @@ struct Prediction {
 };
 
 /// Only for pairs that check_fit accepts. Pure; at most about a millisecond for any size.
-Prediction predict(const AttentionBackward& problem, const Plan& plan, const Target& target);
+ORDO_API Prediction predict(const AttentionBackward& problem, const Plan& plan, const Target& target);
 
 /// Registers of a consumer thread at the widest point: accumulators of S, dP, dK, dV, and what stays live beside them.
-int predict_registers(const Plan& plan);
+ORDO_API int predict_registers(const Plan& plan);
 
 }  // namespace ordo::cost

@@ -34,6 +34,9 @@ ORDO_API Result<void> check_sizes(const AttentionBackward& problem, const HostIn
 /// forward().
 ORDO_API HostInputs random_inputs(const AttentionBackward& problem, float scale, std::uint64_t seed);
 
+/// Only q, k, v and dO of random_inputs(): what costs little however long the sequences are.
+ORDO_API HostInputs random_operands(const AttentionBackward& problem, std::uint64_t seed);
+
 /// O (rounded to the dtype) and LSE in fp64 arithmetic from q, k, v. A fully masked row gives O = 0, LSE = -inf.
 ORDO_API void forward(const AttentionBackward& problem, float scale, HostInputs& inputs);
 

@@ -1,8 +1,10 @@
 // Random inputs that are the same on every platform: integers, IEEE arithmetic and square roots only.
+#include <algorithm>
 #include <cmath>
 
 #include "runtime/reference/attention.hpp"
 #include "runtime/reference/numbers.hpp"
+#include "runtime/reference/workers.hpp"
 
 namespace ordo::reference {
 namespace {
@@ -42,23 +44,34 @@ double normal(std::uint64_t stream, std::uint64_t index) {
   }
 }
 
-std::vector<std::uint16_t> normals(DType dtype, std::int64_t count, std::uint64_t stream) {
+std::vector<std::uint16_t> normals(Workers& workers, DType dtype, std::int64_t count, std::uint64_t stream) {
+  constexpr std::int64_t kBlock = 1 << 16;
   std::vector<std::uint16_t> out(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = narrow(dtype, normal(stream, i));
+  workers.run((count + kBlock - 1) / kBlock, [&](std::int64_t block, int) {
+    for (std::int64_t i = block * kBlock; i < std::min(count, (block + 1) * kBlock); ++i) {
+      out[static_cast<std::size_t>(i)] = narrow(dtype, normal(stream, static_cast<std::uint64_t>(i)));
+    }
+  });
   return out;
 }
 
 }  // namespace
 
-HostInputs random_inputs(const AttentionBackward& problem, float scale, std::uint64_t seed) {
+HostInputs random_operands(const AttentionBackward& problem, std::uint64_t seed) {
   const std::int64_t q = problem.batch * problem.seqlen_q * problem.heads * problem.head_dim;
   const std::int64_t k = problem.batch * problem.seqlen_k * problem.kv_heads * problem.head_dim;
   const auto stream = [seed](std::uint64_t tensor) { return mix(mix(seed) + tensor); };
+  Workers workers(0);
   HostInputs inputs;
-  inputs.q = normals(problem.dtype, q, stream(1));
-  inputs.k = normals(problem.dtype, k, stream(2));
-  inputs.v = normals(problem.dtype, k, stream(3));
-  inputs.d_o = normals(problem.dtype, q, stream(4));
+  inputs.q = normals(workers, problem.dtype, q, stream(1));
+  inputs.k = normals(workers, problem.dtype, k, stream(2));
+  inputs.v = normals(workers, problem.dtype, k, stream(3));
+  inputs.d_o = normals(workers, problem.dtype, q, stream(4));
+  return inputs;
+}
+
+HostInputs random_inputs(const AttentionBackward& problem, float scale, std::uint64_t seed) {
+  HostInputs inputs = random_operands(problem, seed);
   forward(problem, scale, inputs);
   return inputs;
 }

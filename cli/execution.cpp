@@ -1,0 +1,78 @@
+#include "cli/execution.hpp"
+
+#include <algorithm>
+#include <thread>
+
+#include "cli/gpu_problem.hpp"
+#include "cli/progress.hpp"
+#include "cli/report.hpp"
+
+namespace ordo::cli {
+namespace {
+
+using reference::HostGradients;
+
+bool equal(const HostGradients& a, const HostGradients& b) { return a.dq == b.dq && a.dk == b.dk && a.dv == b.dv; }
+
+// once(repeat) gives the gradients of one run.
+template <class Once>
+Result<Execution> repeat(std::string device, int repeats, const Once& once) {
+  Execution out;
+  out.device = std::move(device);
+  out.repeats = std::max(repeats, 1);
+  out.same_bits = true;
+  for (int i = 0; i < out.repeats; ++i) {
+    Result<HostGradients> got = once(i);
+    if (!got) return got.error();
+    if (i == 0) {
+      out.gradients = *std::move(got);
+    } else {
+      out.same_bits = out.same_bits && equal(*got, out.gradients);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<Execution> execute_repeatedly(std::optional<int> device, const Choice& made, const AttentionBackwardKernel* kernel,
+                                     float scale, const reference::HostInputs& inputs, int repeats, int threads) {
+  if (device) {
+    if (kernel == nullptr) return Error{ErrorCode::toolchain, "a GPU needs the compiled kernels"};
+    auto problem = GpuProblem::create(*device, made.problem, scale, inputs);
+    if (!problem) return problem.error();
+    if (auto used = problem->use(*kernel); !used) return used.error();
+    ProgressBar bar("repeats");
+    return repeat(problem->facts().name, repeats, [&](int i) {
+      bar.update(static_cast<double>(i) / repeats);
+      return problem->run();
+    });
+  }
+  const int all = threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return repeat(fmt::format("cpu ({} threads)", all), repeats, [&](int i) {
+    // Another number of threads each time, so that equal bits mean something: all, one fewer, ..., half, all, ...
+    const int fewer = i % (all - all / 2);
+    ProgressBar bar(fmt::format("CPU executor, run {} of {}", i + 1, repeats));
+    return reference::execute(made.problem, made.choice.plan, scale, inputs, all == 1 ? i % 3 + 1 : all - fewer,
+                              [&](double share) { bar.update(share); });
+  });
+}
+
+reference::CheckResult compare_with_fp64(const Choice& made, float scale, const reference::HostInputs& inputs,
+                                         const HostGradients& gradients, bool on_gpu) {
+  ProgressBar bar("fp64 reference");
+  const auto where = on_gpu ? reference::NonFinite::may_spread : reference::NonFinite::where_they_belong;
+  return reference::compare(made.problem, scale, inputs, gradients, where, [&](double share) { bar.update(share); });
+}
+
+Result<std::optional<AttentionBackwardKernel>> prepare_kernel(const Options& options, const Choice& made, bool optional) {
+  auto engine = make_engine(options, made.target);
+  if (!engine) return engine.error();
+  auto kernel = engine->prepare(made.choice.plan);
+  if (kernel) return std::optional(*std::move(kernel));
+  if (!optional || kernel.error().code != ErrorCode::toolchain) return kernel.error();
+  note(kernel.error().message + " Going on with the CPU executor, which needs no kernel.");
+  return std::optional<AttentionBackwardKernel>();
+}
+
+}  // namespace ordo::cli

@@ -1,0 +1,90 @@
+// ordo check: random inputs against fp64, and the bits over repeats.
+#include <cmath>
+#include <memory>
+
+#include "cli/execution.hpp"
+#include "cli/options.hpp"
+#include "cli/report.hpp"
+#include "cli/verbs/verbs.hpp"
+#include "codegen/schedule/proof.hpp"
+
+namespace ordo::cli {
+namespace {
+
+struct CheckOptions : Options {
+  std::int64_t repeats = 3;
+  std::uint64_t seed = 0;
+  int threads = 0;
+};
+
+Result<int> check(const CheckOptions& options) {
+  auto made = choose(options);
+  if (!made) return made.error();
+  auto device = resolve_device(options);
+  if (!device) return device.error();
+  std::optional<AttentionBackwardKernel> kernel;
+  if (*device) {
+    auto prepared = prepare_kernel(options, *made, false);
+    if (!prepared) return prepared.error();
+    kernel = *std::move(prepared);
+  }
+  const float scale = 1 / std::sqrt(static_cast<float>(made->problem.head_dim));
+  const reference::HostInputs inputs = reference::random_inputs(made->problem, scale, options.seed);
+  auto execution = execute_repeatedly(*device, *made, kernel ? &*kernel : nullptr, scale, inputs,
+                                      static_cast<int>(options.repeats), options.threads);
+  if (!execution) return execution.error();
+  const reference::CheckResult result = compare_with_fp64(*made, scale, inputs, execution->gradients, device->has_value());
+  // `atomic` promises no bits.
+  const bool bits_matter = made->choice.plan.accumulate != Accumulate::atomic;
+  const bool passed = result.passed() && (execution->same_bits || !bits_matter);
+  if (options.json) {
+    print_json({{"problem", to_text(made->problem)},
+                {"plan", to_text(made->choice.plan)},
+                {"fingerprint", order_fingerprint(made->problem, made->choice.plan)},
+                {"device", execution->device},
+                {"seed", options.seed},
+                {"max_relative_error", errors_json(result, &reference::GradientError::relative)},
+                {"allowed_relative_error", errors_json(result, &reference::GradientError::allowed)},
+                {"repeats", execution->repeats},
+                {"same_bits", execution->same_bits},
+                {"passed", passed}});
+  } else {
+    print("problem       {}\nplan          {}\ndevice        {}\n", to_text(made->problem), to_text(made->choice.plan),
+          execution->device);
+    print_errors(result);
+    print("bits          {} over {} repeats{}\n", execution->same_bits ? "the same" : "DIFFERENT", execution->repeats,
+          bits_matter ? "" : " (atomic does not promise them)");
+    print("{}\n", passed ? "passed" : "FAILED");
+  }
+  return passed ? kOk : kFailedCheck;
+}
+
+}  // namespace
+
+Verb add_check(CLI::App& app) {
+  auto options = std::make_shared<CheckOptions>();
+  CLI::App* verb = app.add_subcommand("check", "Check gradients of random inputs against fp64, and their bits over repeats");
+  add_family(*verb, *options);
+  add_shape(*verb, *options);
+  add_plan(*verb, *options);
+  add_target(*verb, *options);
+  add_device(*verb, *options, "Where to run (the GPU if there is one, else the CPU)");
+  verb->add_option("--repeats", options->repeats, "Runs whose bits are compared (3)")
+      ->check(kInteger)
+      ->check(CLI::Range(1, 1000000))
+      ->type_name("N");
+  verb->add_option("--seed", options->seed, "Seed of the inputs (0)")->check(CLI::NonNegativeNumber)->type_name("N");
+  verb->add_option("--threads", options->threads, "CPU threads (all)")
+      ->check(kInteger)
+      ->check(CLI::Range(1, 256))
+      ->type_name("N");
+  add_cache(*verb, *options);
+  add_json(*verb, *options);
+  verb->footer(
+      "Example:\n  ordo check attention-backward --seqlen-q 1000 --seqlen-k 2000 --heads 8 --kv-heads 2 --mask causal --repeats "
+      "10\n"
+      "The bound is that of the documentation: max(5e-3, 1.1 x the error of the straightforward computation) and a floor.");
+  return {verb, [options] { return check(*options); }};
+}
+
+}  // namespace ordo::cli

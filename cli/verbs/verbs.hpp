@@ -1,0 +1,28 @@
+// The verbs of the command, one file each.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "ordo/error.hpp"
+
+namespace ordo::cli {
+
+/// A verb on the command line and what it does. The action returns an exit code, or the error that stopped it.
+struct Verb {
+  CLI::App* command = nullptr;
+  std::function<Result<int>()> action;
+};
+
+// Each adds its verb, with help and an example, to the command line.
+Verb add_doctor(CLI::App& app);
+Verb add_plan_verb(CLI::App& app);
+Verb add_generate(CLI::App& app);
+Verb add_compile(CLI::App& app);
+Verb add_run(CLI::App& app);
+Verb add_check(CLI::App& app);
+Verb add_bench(CLI::App& app);
+Verb add_inspect(CLI::App& app);
+Verb add_simulate(CLI::App& app);
+
+}  // namespace ordo::cli
