@@ -71,7 +71,8 @@ Result<std::optional<AttentionBackwardKernel>> prepare_kernel(const Options& opt
   auto kernel = engine->prepare(made.choice.plan);
   if (kernel) return std::optional(*std::move(kernel));
   if (!optional || kernel.error().code != ErrorCode::toolchain) return kernel.error();
-  note(kernel.error().message + " Going on with the CPU executor, which needs no kernel.");
+  note(kernel.error().message);
+  note("going on without compiled kernels: the CPU executor needs none.");
   return std::optional<AttentionBackwardKernel>();
 }
 
