@@ -31,16 +31,6 @@ Result<std::int64_t> read_integer(std::string_view key, std::string_view value, 
   return Error{ErrorCode::invalid_argument, fmt::format("{}={} is not a whole number", key, quote(value))};
 }
 
-Field boolean_field(std::string_view key, bool& out) {
-  return {key, [key, &out](std::string_view value) -> Result<void> {
-            if (value != "true" && value != "false") {
-              return Error{ErrorCode::invalid_argument, fmt::format("{}={} is neither true nor false", key, quote(value))};
-            }
-            out = value == "true";
-            return {};
-          }};
-}
-
 namespace {
 
 /// Takes the next word off the front of `text`; empty when there is none.

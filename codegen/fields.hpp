@@ -37,9 +37,6 @@ Field integer_field(std::string_view key, Integer& out) {
           }};
 }
 
-/// A field that is "true" or "false".
-Field boolean_field(std::string_view key, bool& out);
-
 /// A field that `parse` reads, e.g. an enumeration by its names.
 template <class Value>
 Field parsed_field(std::string_view key, Value& out, Result<Value> (*parse)(std::string_view)) {

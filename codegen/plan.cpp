@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "codegen/fields.hpp"
+#include "codegen/generate/config.hpp"
 #include "codegen/limits.hpp"
 
 namespace ordo {
@@ -40,20 +41,36 @@ Result<std::optional<StaticShape>> parse_static_shape(std::string_view text) {
   return std::optional(shape);
 }
 
+constexpr int kMostSharedBytes = 232448;  // a block may opt in to, CUDA C++ Programming Guide, compute capability 9.0
+
 Result<void> check_range(std::string_view name, std::int64_t value, std::int64_t low, std::int64_t high) {
   if (value >= low && value <= high) return {};
   return Error{ErrorCode::invalid_plan, fmt::format("plan: {} is {}; it must be within {} .. {}", name, value, low, high)};
 }
 
-/// The tiles that a kernel exists for (accumulators of two consumer warpgroups in 240 registers a thread).
+/// The tiles that a kernel exists for: what two consumer warpgroups hold in the registers setmaxnreg can give them.
 Result<void> check_tiles(const Plan& plan) {
   const bool wide = plan.head_dim == 128 && plan.tile_q == 64 && plan.tile_kv == 128;
-  const bool narrow = plan.head_dim == 64 && (plan.tile_q == 64 || plan.tile_q == 128) && plan.tile_kv == 128;
+  const bool narrow = plan.head_dim == 64 && plan.tile_q == 128 && plan.tile_kv == 128;
   if (wide || narrow) return {};
   return Error{ErrorCode::invalid_plan,
                fmt::format("plan: no kernel exists for head_dim {} with tile_q {} and tile_kv {}; head_dim 128 has tile_q 64, "
-                           "head_dim 64 has tile_q 64 or 128, both tile_kv 128",
+                           "head_dim 64 has tile_q 128, both tile_kv 128",
                            plan.head_dim, plan.tile_q, plan.tile_kv)};
+}
+
+/// What the main kernel's shared memory holds: the largest block a Hopper SM runs.
+Result<void> check_shared_memory(const Plan& plan) {
+  if (plan.cluster == 2 && plan.head_dim != 128)
+    return Error{ErrorCode::invalid_plan,
+                 fmt::format("plan: cluster 2 exists for head_dim 128 only, not for {}; use cluster 1", plan.head_dim)};
+  const int bytes = attention_backward::layout_of(device_config(plan)).bytes;
+  if (bytes <= kMostSharedBytes) return {};
+  return Error{
+      ErrorCode::invalid_plan,
+      fmt::format("plan: stages {}, cluster {} and dq_buffers {} need {} bytes of shared memory a block; sm_90a has {}; use "
+                  "fewer stages or dq_buffers",
+                  plan.stages, plan.cluster, plan.dq_buffers, bytes, kMostSharedBytes)};
 }
 
 Result<void> check_schedule(const Plan& plan) {
@@ -122,6 +139,7 @@ Result<void> Plan::validate() const {
     if (auto checked = check_range(range.name, range.value, range.low, range.high); !checked) return checked;
   }
   if (auto checked = check_tiles(*this); !checked) return checked;
+  if (auto checked = check_shared_memory(*this); !checked) return checked;
   if (auto checked = check_schedule(*this); !checked) return checked;
   if (!static_shape) return {};
   const std::pair<std::string_view, std::int64_t> sizes[] = {{"static_shape batch", static_shape->batch},
@@ -136,11 +154,11 @@ Result<void> Plan::validate() const {
 
 std::string to_text(const Plan& plan) {
   return fmt::format(
-      "{} dtype={} head_dim={} mask={} group={} schedule={} accumulate={} tile_q={} tile_kv={} stages={} cluster={} dq_delay={} "
+      "{} dtype={} head_dim={} mask={} group={} schedule={} accumulate={} tile_q={} tile_kv={} stages={} cluster={} "
       "dq_buffers={} workers={} shift_stride={} head_group={} static_shape={}",
       kNoun, to_string(plan.dtype), plan.head_dim, to_string(plan.mask), plan.group, to_string(plan.schedule),
-      to_string(plan.accumulate), plan.tile_q, plan.tile_kv, plan.stages, plan.cluster, plan.dq_delay, plan.dq_buffers,
-      plan.workers, plan.shift_stride, plan.head_group, to_text(plan.static_shape));
+      to_string(plan.accumulate), plan.tile_q, plan.tile_kv, plan.stages, plan.cluster, plan.dq_buffers, plan.workers,
+      plan.shift_stride, plan.head_group, to_text(plan.static_shape));
 }
 
 Result<Plan> parse_plan(std::string_view text) {
@@ -155,7 +173,6 @@ Result<Plan> parse_plan(std::string_view text) {
                                         text::integer_field("tile_kv", plan.tile_kv),
                                         text::integer_field("stages", plan.stages),
                                         text::integer_field("cluster", plan.cluster),
-                                        text::boolean_field("dq_delay", plan.dq_delay),
                                         text::integer_field("dq_buffers", plan.dq_buffers),
                                         text::integer_field("workers", plan.workers),
                                         text::integer_field("shift_stride", plan.shift_stride),

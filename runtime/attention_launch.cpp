@@ -10,6 +10,7 @@
 
 #include "codegen/generate/config.hpp"
 #include "codegen/schedule/proof.hpp"
+#include "runtime/kernel_impl.hpp"
 #include "templates/attention_backward/params.cuh"
 #include "templates/attention_backward/shared_memory.cuh"
 
@@ -26,7 +27,9 @@ std::size_t tiles_of(const AttentionBackward& problem, const Plan& plan) {
 
 /// One tensor's checks; `strides` of dimensions of size 1 are never used and not looked at.
 Result<void> check_view(const char* name, const TensorView& view, std::int64_t batch, std::int64_t seqlen, std::int64_t heads) {
-  const auto error = [&](const std::string& what) { return Error{ErrorCode::invalid_argument, fmt::format("tensor {}: {}", name, what)}; };
+  const auto error = [&](const std::string& what) {
+    return Error{ErrorCode::invalid_argument, fmt::format("tensor {}: {}", name, what)};
+  };
   if (view.data == nullptr) return error("null pointer; pass a device pointer");
   if (reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0)
     return error(fmt::format("pointer {} is not 16-byte aligned; align it to 16 bytes", view.data));
@@ -37,9 +40,10 @@ Result<void> check_view(const char* name, const TensorView& view, std::int64_t b
     const auto [size, stride] = dimensions[i];
     if (size == 1) continue;
     if (stride <= 0 || stride % 8 != 0 || stride >= (std::int64_t{1} << 39))
-      return error(fmt::format("{} stride of {} elements; it must be a positive multiple of 8 elements (16 bytes) below 2^39; "
-                               "copy the tensor to a contiguous one otherwise",
-                               names[i], stride));
+      return error(
+          fmt::format("{} stride of {} elements; it must be a positive multiple of 8 elements (16 bytes) below 2^39; "
+                      "copy the tensor to a contiguous one otherwise",
+                      names[i], stride));
   }
   return {};
 }
@@ -55,7 +59,9 @@ struct TensorMaps {
     const std::array<cuuint64_t, 5> sizes{64, static_cast<cuuint64_t>(seqlen), d / 64, static_cast<cuuint64_t>(heads),
                                           static_cast<cuuint64_t>(problem.batch)};
     // Strides in bytes, innermost left out. A dimension of size 1 is never stepped over: give it any legal stride.
-    const auto bytes = [&](std::int64_t size, std::int64_t stride) { return static_cast<cuuint64_t>(size == 1 ? 128 : stride * 2); };
+    const auto bytes = [&](std::int64_t size, std::int64_t stride) {
+      return static_cast<cuuint64_t>(size == 1 ? 128 : stride * 2);
+    };
     const std::array<cuuint64_t, 4> strides{bytes(seqlen, view.seqlen_stride), 128, bytes(heads, view.head_stride),
                                             bytes(problem.batch, view.batch_stride)};
     const std::array<cuuint32_t, 5> box{64, static_cast<cuuint32_t>(rows), static_cast<cuuint32_t>(chunks), 1, 1};
@@ -63,10 +69,11 @@ struct TensorMaps {
     const CUtensorMapDataType type =
         problem.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
-    return driver.check(driver.tensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), type, 5, view.data, sizes.data(), strides.data(),
-                                                    box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-                        fmt::format("cuTensorMapEncodeTiled of tensor {}", name));
+    return driver.check(
+        driver.tensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), type, 5, view.data, sizes.data(), strides.data(),
+                                    box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        fmt::format("cuTensorMapEncodeTiled of tensor {}", name));
   }
 };
 
@@ -89,8 +96,8 @@ struct Grid {
 
 /// `attributes` may be empty.
 template <class Params>
-Result<void> launch(const Driver& driver, CUfunction function, const char* name, Grid grid, int threads, int shared_bytes, Params& params,
-                    CUstream stream, std::initializer_list<CUlaunchAttribute> attributes) {
+Result<void> launch(const Driver& driver, CUfunction function, const char* name, Grid grid, int threads, int shared_bytes,
+                    Params& params, CUstream stream, std::initializer_list<CUlaunchAttribute> attributes) {
   std::array<CUlaunchAttribute, 4> list{};
   std::copy(attributes.begin(), attributes.end(), list.begin());
   CUlaunchConfig config{};
@@ -188,18 +195,19 @@ struct Launcher {
   Result<void> scales(void* key_exponents, std::size_t bytes) const {
     // The maxima of this launch, not of the one before. Zero means "nothing seen".
     const auto address = reinterpret_cast<CUdeviceptr>(key_exponents);
-    if (auto ok = driver.check(driver.memsetD8Async(address, 0, bytes, stream), "cuMemsetD8Async of the key exponents"); !ok) return ok;
+    if (auto ok = driver.check(driver.memsetD8Async(address, 0, bytes, stream), "cuMemsetD8Async of the key exponents"); !ok)
+      return ok;
     device::ScalesParams params{tensors.k.data, tensors.v.data, strides_of(tensors.k), strides_of(tensors.v), scratch, shape};
     const auto blocks = static_cast<unsigned>((problem.seqlen_k + device::kScaleRows - 1) / device::kScaleRows);
-    return launch(driver, functions.scales, "ordo_scales", {blocks, static_cast<unsigned>(shape.walks)}, kElementwiseThreads, 0, params,
-                  stream, {});
+    return launch(driver, functions.scales, "ordo_scales", {blocks, static_cast<unsigned>(shape.walks)}, kElementwiseThreads, 0,
+                  params, stream, {});
   }
 
   [[nodiscard]] unsigned tiles() const { return static_cast<unsigned>(tiles_of(problem, plan)); }
 
   Result<void> preprocess() const {
-    device::PreprocessParams params{tensors.o.data, tensors.d_o.data, tensors.lse, strides_of(tensors.o), strides_of(tensors.d_o), scratch,
-                                    shape};
+    device::PreprocessParams params{tensors.o.data,          tensors.d_o.data, tensors.lse, strides_of(tensors.o),
+                                    strides_of(tensors.d_o), scratch,          shape};
     return launch(driver, functions.preprocess, "ordo_preprocess", {tiles()}, kElementwiseThreads, 0, params, stream, {});
   }
 
@@ -236,29 +244,33 @@ struct Launcher {
     if (plan.accumulate == Accumulate::ordered && schedule::waits_on_later_items(geometry.kind)) {
       // These schedules are proved for plan.workers resident clusters: the launch must guarantee them.
       if (functions.resident_clusters < plan.workers)
-        return Error{ErrorCode::invalid_plan,
-                     fmt::format("schedule {} needs {} clusters of {} CTAs resident at once and this device holds {}; plan for this device "
-                                 "or use schedule descending",
-                                 to_string(plan.schedule), plan.workers, plan.cluster, functions.resident_clusters)};
+        return Error{
+            ErrorCode::invalid_plan,
+            fmt::format(
+                "schedule {} needs {} clusters of {} CTAs resident at once and this device holds {}; plan for this device "
+                "or use schedule descending",
+                to_string(plan.schedule), plan.workers, plan.cluster, functions.resident_clusters)};
       const auto clusters = static_cast<unsigned>(std::min<std::int64_t>(items, plan.workers));
-      return launch(driver, functions.main, "ordo_main", {clusters * static_cast<unsigned>(plan.cluster)}, 384, shared_bytes, params,
-                    stream, {cooperative()});
+      return launch(driver, functions.main, "ordo_main", {clusters * static_cast<unsigned>(plan.cluster)}, 384, shared_bytes,
+                    params, stream, {cooperative()});
     }
     const auto clusters = static_cast<unsigned>(std::min<std::int64_t>(items, std::max(functions.resident_clusters, 1)));
-    return launch(driver, functions.main, "ordo_main", {clusters * static_cast<unsigned>(plan.cluster)}, 384, shared_bytes, params, stream,
-                  {early_start()});
+    return launch(driver, functions.main, "ordo_main", {clusters * static_cast<unsigned>(plan.cluster)}, 384, shared_bytes,
+                  params, stream, {early_start()});
   }
 
   Result<void> convert() const {
     device::ConvertParams params{tensors.dq.data, strides_of(tensors.dq), scratch, shape, tensors.scale};
-    return launch(driver, functions.convert, "ordo_convert", {tiles()}, device::convert_threads(device_config(plan)), 0, params, stream, {early_start()});
+    return launch(driver, functions.convert, "ordo_convert", {tiles()}, device::convert_threads(device_config(plan)), 0, params,
+                  stream, {early_start()});
   }
 };
 
 }  // namespace
 
-Result<void> launch_attention_backward(const Driver& driver, const AttentionFunctions& functions, const AttentionBackward& problem,
-                                       const Plan& plan, const AttentionBackwardTensors& tensors, void* workspace, CUstream stream) {
+Result<void> launch_attention_backward(const Driver& driver, const AttentionFunctions& functions,
+                                       const AttentionBackward& problem, const Plan& plan,
+                                       const AttentionBackwardTensors& tensors, void* workspace, CUstream stream) {
   const WorkspaceLayout layout = workspace_layout(problem, plan);
   const schedule::Geometry g = make_geometry(problem, plan);
   const device::Shape shape{.seqlen_q = g.seqlen_q,
@@ -276,6 +288,36 @@ Result<void> launch_attention_backward(const Driver& driver, const AttentionFunc
   if (auto ok = launcher.preprocess(); !ok) return ok;
   if (auto ok = launcher.main(); !ok) return ok;
   return launcher.convert();
+}
+
+Result<std::size_t> AttentionBackwardKernel::workspace_bytes(const AttentionBackward& problem) const {
+  if (auto fits = check_fit(problem, impl_->plan); !fits) return fits.error();
+  return workspace_layout(problem, impl_->plan).total;
+}
+
+Result<void> AttentionBackwardKernel::launch(const AttentionBackward& problem, const AttentionBackwardTensors& tensors,
+                                             void* workspace, std::size_t workspace_bytes, CUstream_st* stream) const {
+  const Plan& plan = impl_->plan;
+  if (auto fits = check_fit(problem, plan); !fits) return fits;
+  if (auto ok = check_tensors(problem, tensors); !ok) return ok;
+  const std::size_t needed = workspace_layout(problem, plan).total;
+  if (workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0)
+    return Error{ErrorCode::invalid_argument, fmt::format("workspace {} is null or not 256-byte aligned", workspace)};
+  if (workspace_bytes < needed)
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("the workspace has {} bytes; this problem needs {} (see workspace_bytes())", workspace_bytes, needed)};
+  const auto loaded = impl_->kernels.load(stream);
+  if (!loaded) return loaded.error();
+  const LoadedKernels& kernels = **loaded;
+  const auto function = [&](std::string_view name) {
+    const LoadedKernel* kernel = kernels.find(name);
+    return kernel == nullptr ? nullptr : kernel->function;
+  };
+  const LoadedKernel* main = kernels.find("main");
+  const AttentionFunctions functions{main->function, function("preprocess"), function("convert"), function("scales"),
+                                     main->resident_clusters};
+  return launch_attention_backward(*kernels.driver, functions, problem, plan, tensors, workspace, stream);
 }
 
 }  // namespace ordo

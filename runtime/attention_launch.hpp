@@ -35,7 +35,8 @@ struct AttentionFunctions {
 Result<void> check_tensors(const AttentionBackward& problem, const AttentionBackwardTensors& tensors);
 
 /// Enqueues the backward on `stream` of the current context. The problem fits the plan and the tensors are checked.
-Result<void> launch_attention_backward(const Driver& driver, const AttentionFunctions& functions, const AttentionBackward& problem,
-                                       const Plan& plan, const AttentionBackwardTensors& tensors, void* workspace, CUstream stream);
+Result<void> launch_attention_backward(const Driver& driver, const AttentionFunctions& functions,
+                                       const AttentionBackward& problem, const Plan& plan,
+                                       const AttentionBackwardTensors& tensors, void* workspace, CUstream stream);
 
 }  // namespace ordo

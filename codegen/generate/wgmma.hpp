@@ -9,11 +9,11 @@ namespace ordo {
 
 /// One wrapper of templates/sm90/wgmma.cuh.
 struct WgmmaForm {
-  int n = 0;                 ///< columns of the accumulator, n / 2 registers a thread
+  int n = 0;  ///< columns of the accumulator, n / 2 registers a thread
   bool a_in_registers = false;
   bool transpose_a = false;  ///< A is MN-major (shared memory only)
   bool transpose_b = false;
-  bool first = false;        ///< mma_first: D = A B
+  bool first = false;  ///< mma_first: D = A B
 
   friend auto operator<=>(const WgmmaForm&, const WgmmaForm&) = default;
 };

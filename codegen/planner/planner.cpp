@@ -35,7 +35,6 @@ Plan base_plan(const AttentionBackward& problem, const Target& target, Accumulat
   plan.tile_q = wide ? 64 : 128;
   plan.tile_kv = 128;
   plan.stages = 2;
-  plan.dq_delay = wide;
   plan.dq_buffers = wide && cluster == 1 && accumulate == Accumulate::ordered ? 2 : 1;
   plan.workers = std::clamp(target.sm_count / cluster, 1, 1024);
   if (static_shape) plan.static_shape = StaticShape{problem.batch, problem.seqlen_q, problem.seqlen_k, problem.kv_heads};

@@ -12,12 +12,16 @@ struct Sizes {
 };
 
 Sizes sizes_of(const AttentionBackward& p, double scale) {
-  return {static_cast<int>(p.batch),    static_cast<int>(p.seqlen_q), static_cast<int>(p.seqlen_k),    static_cast<int>(p.heads),
+  return {static_cast<int>(p.batch),    static_cast<int>(p.seqlen_q), static_cast<int>(p.seqlen_k),   static_cast<int>(p.heads),
           static_cast<int>(p.kv_heads), static_cast<int>(p.head_dim), p.mask == Mask::causal ? 1 : 0, scale};
 }
 
-std::size_t q_elements(const AttentionBackward& p) { return static_cast<std::size_t>(p.batch * p.seqlen_q * p.heads * p.head_dim); }
-std::size_t k_elements(const AttentionBackward& p) { return static_cast<std::size_t>(p.batch * p.seqlen_k * p.kv_heads * p.head_dim); }
+std::size_t q_elements(const AttentionBackward& p) {
+  return static_cast<std::size_t>(p.batch * p.seqlen_q * p.heads * p.head_dim);
+}
+std::size_t k_elements(const AttentionBackward& p) {
+  return static_cast<std::size_t>(p.batch * p.seqlen_k * p.kv_heads * p.head_dim);
+}
 std::size_t elements(const AttentionBackward& p, int output) { return output == 0 ? q_elements(p) : k_elements(p); }
 
 Result<void> allocate(DeviceBuffer& buffer, std::size_t bytes) {
@@ -34,21 +38,24 @@ Result<ReferenceKernels> ReferenceKernels::load(const Driver& driver, const std:
   kernels.driver_ = &driver;
   for (std::size_t i = 0; i < 2; ++i)
     if (auto ok = driver.check(
-            driver.libraryLoadData(&kernels.libraries_[i], cubins[i].data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "load reference");
+            driver.libraryLoadData(&kernels.libraries_[i], cubins[i].data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+            "load reference");
         !ok)
       return ok.error();
   return kernels;
 }
 
-Result<void> ReferenceKernels::launch(DType dtype, const char* name, std::array<unsigned, 3> grid, unsigned threads, void** arguments,
-                                      CUstream stream, unsigned shared_bytes) const {
+Result<void> ReferenceKernels::launch(DType dtype, const char* name, std::array<unsigned, 3> grid, unsigned threads,
+                                      void** arguments, CUstream stream, unsigned shared_bytes) const {
   CUkernel kernel = nullptr;
   CUfunction function = nullptr;
-  if (auto ok = driver_->check(driver_->libraryGetKernel(&kernel, libraries_[dtype == DType::fp16 ? 1 : 0], name), name); !ok) return ok;
+  if (auto ok = driver_->check(driver_->libraryGetKernel(&kernel, libraries_[dtype == DType::fp16 ? 1 : 0], name), name); !ok)
+    return ok;
   if (auto ok = driver_->check(driver_->kernelGetFunction(&function, kernel), name); !ok) return ok;
   if (shared_bytes > 48 * 1024)
     if (auto ok = driver_->check(
-            driver_->funcSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(shared_bytes)), name);
+            driver_->funcSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(shared_bytes)),
+            name);
         !ok)
       return ok;
   CUlaunchConfig config{};
@@ -78,7 +85,8 @@ Result<GpuProblem> GpuProblem::create(const ReferenceKernels& kernels, const Att
     std::uint64_t stream_seed = seed * 8 + i;
     float factor = 1.f;
     std::array<void*, 4> arguments{&out, &n, &stream_seed, &factor};
-    if (auto ok = kernels.launch(problem.dtype, "ref_random", {static_cast<unsigned>((counts[i] + 255) / 256), 1, 1}, 256, arguments.data());
+    if (auto ok = kernels.launch(problem.dtype, "ref_random", {static_cast<unsigned>((counts[i] + 255) / 256), 1, 1}, 256,
+                                 arguments.data());
         !ok)
       return ok.error();
   }
@@ -112,7 +120,8 @@ Result<void> GpuProblem::make_reference() {
   void *q = inputs_[0].data(), *k = inputs_[1].data(), *v = inputs_[2].data(), *o = inputs_[3].data(), *d_o = inputs_[4].data();
   void *lse = lse64_.data(), *delta = delta_.data();
   std::array<void*, 4> delta_arguments{&z, &o, &d_o, &delta};
-  if (auto ok = kernels_->launch(problem_.dtype, "ref_delta", {static_cast<unsigned>((rows + 255) / 256), 1, 1}, 256, delta_arguments.data());
+  if (auto ok = kernels_->launch(problem_.dtype, "ref_delta", {static_cast<unsigned>((rows + 255) / 256), 1, 1}, 256,
+                                 delta_arguments.data());
       !ok)
     return ok;
   for (int rounded = 0; rounded < 2; ++rounded) {
@@ -120,9 +129,10 @@ Result<void> GpuProblem::make_reference() {
     void *dq = to[0].data(), *dk = to[1].data(), *dv = to[2].data();
     void *mass_q = mass_[0].data(), *mass_k = mass_[1].data(), *mass_v = mass_[2].data();
     std::array<void*, 10> dq_arguments{&z, &q, &k, &v, &d_o, &lse, &delta, &dq, &mass_q, &rounded};
-    if (auto ok = kernels_->launch(problem_.dtype, "ref_dq",
-                                   {static_cast<unsigned>(problem_.seqlen_q), static_cast<unsigned>(problem_.batch * problem_.heads), 1},
-                                   128, dq_arguments.data());
+    if (auto ok = kernels_->launch(
+            problem_.dtype, "ref_dq",
+            {static_cast<unsigned>(problem_.seqlen_q), static_cast<unsigned>(problem_.batch * problem_.heads), 1}, 128,
+            dq_arguments.data());
         !ok)
       return ok;
     std::array<void*, 12> dkv_arguments{&z, &q, &k, &v, &d_o, &lse, &delta, &dk, &dv, &mass_k, &mass_v, &rounded};
@@ -137,8 +147,12 @@ Result<void> GpuProblem::make_reference() {
 }
 
 AttentionBackwardTensors GpuProblem::tensors() const {
-  const auto q_like = [&](const DeviceBuffer& b) { return contiguous(b.data(), problem_.seqlen_q, problem_.heads, problem_.head_dim); };
-  const auto k_like = [&](const DeviceBuffer& b) { return contiguous(b.data(), problem_.seqlen_k, problem_.kv_heads, problem_.head_dim); };
+  const auto q_like = [&](const DeviceBuffer& b) {
+    return contiguous(b.data(), problem_.seqlen_q, problem_.heads, problem_.head_dim);
+  };
+  const auto k_like = [&](const DeviceBuffer& b) {
+    return contiguous(b.data(), problem_.seqlen_k, problem_.kv_heads, problem_.head_dim);
+  };
   return {.q = q_like(inputs_[0]),
           .k = k_like(inputs_[1]),
           .v = k_like(inputs_[2]),
@@ -162,7 +176,8 @@ Result<std::array<Deviation, 3>> GpuProblem::compare() const {
   auto sums = DeviceBuffer::allocate(5 * 8);
   if (!sums) return sums.error();
   for (std::size_t i = 0; i < 3; ++i) {
-    void *got = outputs_[i].data(), *ref = reference_[i].data(), *straight = straight_[i].data(), *mass = mass_[i].data(), *out = sums->data();
+    void *got = outputs_[i].data(), *ref = reference_[i].data(), *straight = straight_[i].data(), *mass = mass_[i].data(),
+         *out = sums->data();
     auto n = static_cast<long long>(elements(problem_, static_cast<int>(i)));
     std::array<void*, 6> arguments{&got, &ref, &straight, &mass, &n, &out};
     if (auto ok = kernels_->launch(problem_.dtype, "ref_compare", {1, 1, 1}, 1024, arguments.data()); !ok) return ok.error();

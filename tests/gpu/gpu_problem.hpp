@@ -18,8 +18,8 @@ namespace ordo::test {
 class ReferenceKernels {
  public:
   static Result<ReferenceKernels> load(const Driver& driver, const std::array<std::string, 2>& cubins);
-  [[nodiscard]] Result<void> launch(DType dtype, const char* name, std::array<unsigned, 3> grid, unsigned threads, void** arguments,
-                                    CUstream stream = nullptr, unsigned shared_bytes = 0) const;
+  [[nodiscard]] Result<void> launch(DType dtype, const char* name, std::array<unsigned, 3> grid, unsigned threads,
+                                    void** arguments, CUstream stream = nullptr, unsigned shared_bytes = 0) const;
   [[nodiscard]] const Driver& driver() const { return *driver_; }
 
  private:
@@ -37,8 +37,8 @@ struct Deviation {
 
 class GpuProblem {
  public:
-  /// Random inputs; `with_reference`: also the fp64 gradients (slow for long sequences). Otherwise o and lse come from the same fp64
-  /// forward unless `cheap`, which fills lse with log(seqlen_k) + 1/2 and o with noise: for timing alone.
+  /// Random inputs; `with_reference`: also the fp64 gradients (slow for long sequences). Otherwise o and lse come from the same
+  /// fp64 forward unless `cheap`, which fills lse with log(seqlen_k) + 1/2 and o with noise: for timing alone.
   static Result<GpuProblem> create(const ReferenceKernels& kernels, const AttentionBackward& problem, std::uint64_t seed,
                                    bool with_reference, bool cheap = false);
 
@@ -63,8 +63,8 @@ class GpuProblem {
   const ReferenceKernels* kernels_ = nullptr;
   AttentionBackward problem_;
   float scale_ = 0;
-  std::array<DeviceBuffer, 5> inputs_;    // q, k, v, o, do
-  std::array<DeviceBuffer, 3> outputs_;   // dq, dk, dv
+  std::array<DeviceBuffer, 5> inputs_;   // q, k, v, o, do
+  std::array<DeviceBuffer, 3> outputs_;  // dq, dk, dv
   std::array<DeviceBuffer, 3> kept_;
   std::array<DeviceBuffer, 3> reference_, straight_, mass_;
   DeviceBuffer lse_, lse64_, delta_;

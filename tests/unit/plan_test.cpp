@@ -60,7 +60,7 @@ TEST_CASE("plan: text round-trips, field by field") {
   const Plan plan = sample();
   CHECK(to_text(plan) ==
         "attention-backward dtype=fp16 head_dim=128 mask=full group=4 schedule=shift accumulate=ordered tile_q=64 tile_kv=128 "
-        "stages=2 cluster=2 dq_delay=true dq_buffers=1 workers=66 shift_stride=4 head_group=2 static_shape=none");
+        "stages=2 cluster=2 dq_buffers=1 workers=66 shift_stride=4 head_group=2 static_shape=none");
   CHECK(*parse_plan(to_text(plan)) == plan);
   const auto round_trips = [](const std::function<void(Plan&)>& change) {
     Plan changed = sample();
@@ -81,7 +81,6 @@ TEST_CASE("plan: text round-trips, field by field") {
   round_trips([](Plan& p) { p.head_dim = 64, p.tile_q = 128; });
   round_trips([](Plan& p) { p.stages = 3; });
   round_trips([](Plan& p) { p.cluster = 1; });
-  round_trips([](Plan& p) { p.dq_delay = false; });
   round_trips([](Plan& p) { p.dq_buffers = 2; });
   round_trips([](Plan& p) { p.workers = 1024; });
   round_trips([](Plan& p) { p.shift_stride = 64; });
@@ -129,7 +128,6 @@ TEST_CASE("plan: texts that are refused") {
   refused("attention-forward", "attention-forward");
   refused("attention-backward schedule=zigzag", "ascending, descending, shift, alternate");
   refused("attention-backward accumulate=fast", "atomic, ordered, exact");
-  refused("attention-backward dq_delay=1", "neither true nor false");
   refused("attention-backward workers=3000000000", "out of range");
   refused("attention-backward workers=66 workers=66", "appears twice");
   refused("attention-backward split_k=2", "no key \"split_k\"");

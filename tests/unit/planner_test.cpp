@@ -123,7 +123,6 @@ TEST_CASE("planner: choices that the measurements ask for") {
   choice = choose(make_problem(1, 4096, 4096, 8, 8, 64, Mask::full), h200);
   CHECK(choice.plan.tile_q == 128);
   CHECK(choice.plan.cluster == 1);
-  CHECK_FALSE(choice.plan.dq_delay);
   CHECK(choice.plan.workers == 132);
 }
 

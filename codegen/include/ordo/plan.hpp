@@ -54,7 +54,6 @@ struct Plan {
   int tile_kv = 128;
   int stages = 2;        ///< Q stages and dO stages in shared memory
   int cluster = 1;       ///< CTAs a cluster, on neighbouring KV tiles; 2 exchanges dS through distributed shared memory
-  bool dq_delay = true;  ///< the dQ product of a step is issued one step later
   int dq_buffers = 1;    ///< fp32 dQ staging buffers in shared memory
   int workers = 132;     ///< clusters (CTAs when cluster == 1) that are resident at once
   int shift_stride = 1;  ///< schedule shift only: Q tiles between neighbours
