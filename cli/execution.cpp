@@ -1,5 +1,7 @@
 #include "cli/execution.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <thread>
 
@@ -34,6 +36,20 @@ Result<Execution> repeat(std::string device, int repeats, const Once& once) {
 }
 
 }  // namespace
+
+Result<void> check_memory(const AttentionBackward& problem) {
+  const auto elements = [&](std::int64_t length, std::int64_t heads) {
+    return static_cast<double>(problem.batch) * static_cast<double>(length) * static_cast<double>(heads) *
+           static_cast<double>(problem.head_dim);
+  };
+  // Bytes an element: three (two) 16-bit inputs, fp32 sums, two sets of 16-bit gradients, fp64 gradients.
+  const double needed = elements(problem.seqlen_q, problem.heads) * (3 * 2 + 4 + 2 * 2 + 8) +
+                        elements(problem.seqlen_k, problem.kv_heads) * 2 * (2 + 4 + 2 * 2 + 8);
+  const double there = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  if (needed <= there || there <= 0) return {};
+  return Error{ErrorCode::unsupported, fmt::format("this problem needs about {} of memory on the host; the machine has {}",
+                                                   bytes_text(needed), bytes_text(there))};
+}
 
 Result<Execution> execute_repeatedly(std::optional<int> device, const Choice& made, const AttentionBackwardKernel* kernel,
                                      float scale, const reference::HostInputs& inputs, int repeats, int threads) {

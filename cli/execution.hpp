@@ -16,6 +16,10 @@ struct Execution {
   bool same_bits = false;  ///< all repeats gave the bits of the first
 };
 
+/// Refuses (unsupported) a problem whose tensors on the host, with the sums and the fp64 reference beside them, exceed the
+/// machine's memory: the system would end the process half-way.
+Result<void> check_memory(const AttentionBackward& problem);
+
 /// Runs `plan` `repeats` times (at least once). On a GPU (`device` its number) `kernel` is launched, outputs and workspace
 /// poisoned before each launch; without one the CPU executor runs, with another number of threads each time (`threads` first; 0:
 /// all).

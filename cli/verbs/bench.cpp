@@ -150,6 +150,7 @@ void report(const BenchOptions& options, const Choice& made, const DeviceFacts& 
 Result<int> bench(const BenchOptions& options) {
   auto made = choose(options);
   if (!made) return made.error();
+  if (auto fits = check_memory(made->problem); !fits) return fits.error();
   auto device = resolve_device(options);
   if (!device) return device.error();
   if (!*device)

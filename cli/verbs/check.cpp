@@ -20,6 +20,7 @@ struct CheckOptions : Options {
 Result<int> check(const CheckOptions& options) {
   auto made = choose(options);
   if (!made) return made.error();
+  if (auto fits = check_memory(made->problem); !fits) return fits.error();
   auto device = resolve_device(options);
   if (!device) return device.error();
   std::optional<AttentionBackwardKernel> kernel;

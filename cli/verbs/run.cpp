@@ -183,7 +183,8 @@ Verb add_run(CLI::App& app) {
   add_cache(*verb, *options);
   add_json(*verb, *options);
   verb->footer(
-      "Example:\n  ordo run attention-backward --input examples/data/attention_layer.safetensors --output gradients.safetensors --mask "
+      "Example:\n  ordo run attention-backward --input examples/data/attention_layer.safetensors --output gradients.safetensors "
+      "--mask "
       "causal\n"
       "Shapes and dtype come from the file: q, do, o [batch, seqlen_q, heads, head_dim]; k, v [batch, seqlen_k, kv_heads, "
       "head_dim];\n"
