@@ -40,6 +40,7 @@ Plan plan_of(const AttentionBackward& p, Schedule schedule = Schedule::ascending
   plan.dtype = p.dtype, plan.head_dim = static_cast<int>(p.head_dim), plan.mask = p.mask,
   plan.group = static_cast<int>(p.group());
   plan.schedule = schedule, plan.accumulate = accumulate;
+  plan.tile_q = p.head_dim == 64 ? 128 : 64;
   return plan;
 }
 
@@ -312,7 +313,7 @@ TEST_CASE("execute: within the bound for every schedule, accumulation, dtype and
                                                           {rotating, Accumulate::exact, 1},
                                                           {Schedule::descending, Accumulate::atomic, 1}}) {
         Plan plan = plan_of(p, schedule, accumulate);
-        plan.cluster = cluster;
+        plan.cluster = p.head_dim == 128 ? cluster : 1;  // no cluster kernel at head_dim 64
         plan.head_group = 2;
         CAPTURE(to_text(p));
         CAPTURE(to_text(plan));
@@ -328,7 +329,7 @@ TEST_CASE("execute: within the bound for every schedule, accumulation, dtype and
 }
 
 TEST_CASE("execute: the same bits for any number of threads; the schedule decides them") {
-  const AttentionBackward p = problem_of(1, 300, 420, 4, 2, 64, Mask::causal);
+  const AttentionBackward p = problem_of(1, 300, 420, 4, 2, 128, Mask::causal);
   const float scale = scale_of(p);
   const HostInputs in = random_inputs(p, scale, 1);
   std::vector<HostGradients> ordered, exact;
