@@ -109,19 +109,20 @@ TEST_CASE("cache: an empty file becomes a cache") {
 TEST_CASE("cache: newest finds the entry of the newest toolchain, by number, and skips damaged ones") {
   const Folder folder;
   Store store = open(folder.file("cache.db"));
+  const std::string one_source = "s";
   for (const auto& [key, toolchain] :
        {std::pair{"a", "NVRTC 12.9.86"}, {"b", "NVRTC 13.0.88"}, {"c", "NVRTC 13.0.9"}, {"d", "NVRTC 9.9.99"}}) {
     Entry e = entry(key, 100, toolchain);
-    e.source_key = "s";
+    e.source_key = one_source;
     put(store, e);
   }
   put(store, entry("other", 100, "NVRTC 99.0.0"));
-  Result<std::optional<Entry>> found = store.newest("s");
+  Result<std::optional<Entry>> found = store.newest(one_source);
   REQUIRE(found);
   REQUIRE(*found);
   CHECK((*found)->key == "b");
   sql(folder.file("cache.db"), "UPDATE blobs SET data = x'00' WHERE id = (SELECT blob FROM kernels WHERE key = 'b')");
-  found = store.newest("s");
+  found = store.newest(one_source);
   REQUIRE(found);
   REQUIRE(*found);
   CHECK((*found)->key == "c");
