@@ -15,10 +15,10 @@ namespace ordo {
 struct CubinKernel {
   std::string symbol;
   int registers = 0;
-  int stack_bytes = 0;       ///< frame size
+  int stack_bytes = 0;  ///< frame size
   int static_shared_bytes = 0;
   int barriers = 0;
-  int max_threads = 0;       ///< 0 when not stated
+  int max_threads = 0;  ///< 0 when not stated
   int parameter_bytes = 0;
 };
 

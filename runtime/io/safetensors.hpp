@@ -22,8 +22,8 @@ struct SafeTensors {
   std::map<std::string, std::string> metadata;
 };
 
-/// Errors (ErrorCode::io): unreadable, truncated, header longer than the file or 100 MB, not JSON, offsets that overlap, leave the
-/// file, leave gaps or disagree with shape and dtype, duplicate names. Names file, tensor, and what is wrong.
+/// Errors (ErrorCode::io): unreadable, truncated, header longer than the file or 100 MB, not JSON, offsets that overlap, leave
+/// the file, leave gaps or disagree with shape and dtype, duplicate names. Names file, tensor, and what is wrong.
 ORDO_API Result<SafeTensors> read_safetensors(const std::string& path);
 /// Writes to a temporary file beside `path` and renames it.
 ORDO_API Result<void> write_safetensors(const std::string& path, const SafeTensors& content);

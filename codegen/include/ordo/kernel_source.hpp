@@ -12,11 +12,11 @@ namespace ordo {
 
 /// One kernel of a plan: a self-contained, header-free CUDA C++20 translation unit with one entry.
 struct KernelSource {
-  std::string name;    ///< "main", "preprocess", "convert", ("scales" for exact); unique within a plan
-  std::string entry;   ///< extern "C" symbol
-  std::string text;    ///< the source
-  std::string arch;    ///< "sm_90a"
-  int threads = 0;     ///< a block
+  std::string name;      ///< "main", "preprocess", "convert", ("scales" for exact); unique within a plan
+  std::string entry;     ///< extern "C" symbol
+  std::string text;      ///< the source
+  std::string arch;      ///< "sm_90a"
+  int threads = 0;       ///< a block
   int shared_bytes = 0;  ///< dynamic shared memory a block
 };
 

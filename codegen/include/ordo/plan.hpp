@@ -101,7 +101,6 @@ struct PlanChoice {
 
 /// Chooses a plan. Pure: the same arguments give the same answer on any machine. Thread-safe.
 /// Errors: an invalid problem, a request no kernel serves (e.g. shift with a causal mask).
-ORDO_API Result<PlanChoice> make_plan(const AttentionBackward& problem, const Target& target,
-                                      const PlanRequest& request = {});
+ORDO_API Result<PlanChoice> make_plan(const AttentionBackward& problem, const Target& target, const PlanRequest& request = {});
 
 }  // namespace ordo

@@ -48,16 +48,16 @@ struct AttentionBackwardTensors {
 
 /// What the resources of one compiled kernel are. Figures are ptxas' and the cubin's own.
 struct KernelReport {
-  std::string name;         ///< "main", "preprocess", ...
-  std::string key;          ///< the cache key, hex
+  std::string name;  ///< "main", "preprocess", ...
+  std::string key;   ///< the cache key, hex
   bool cache_hit = false;
   std::string arch;
   int launch_registers = 0;  ///< a thread at launch
   int spill_bytes = 0;       ///< stores + loads, from ptxas
   int stack_bytes = 0;
-  int shared_bytes = 0;      ///< static + dynamic, a block
+  int shared_bytes = 0;  ///< static + dynamic, a block
   int barriers = 0;
-  double compile_ms = 0;     ///< of the compile that made the cubin, even when it came from the cache
+  double compile_ms = 0;  ///< of the compile that made the cubin, even when it came from the cache
   std::string cubin_sha256;
 };
 
