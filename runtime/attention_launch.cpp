@@ -235,6 +235,7 @@ struct Launcher {
                                 w.keys ? problem.kv_heads : problem.heads, w.rows, w.chunks);
           !ok)
         return ok;
+    params.dq = dq_output();
     params.scratch = scratch;
     params.shape = shape;
     params.scale = tensors.scale;
@@ -259,8 +260,10 @@ struct Launcher {
                   params, stream, {early_start()});
   }
 
+  [[nodiscard]] device::DqOutput dq_output() const { return {tensors.dq.data, strides_of(tensors.dq), tensors.scale}; }
+
   Result<void> convert() const {
-    device::ConvertParams params{tensors.dq.data, strides_of(tensors.dq), scratch, shape, tensors.scale};
+    device::ConvertParams params{dq_output(), scratch, shape};
     return launch(driver, functions.convert, "ordo_convert", {tiles()}, device::convert_threads(device_config(plan)), 0, params,
                   stream, {early_start()});
   }
@@ -287,6 +290,7 @@ Result<void> launch_attention_backward(const Driver& driver, const AttentionFunc
     if (auto ok = launcher.scales(launcher.scratch.key_exponents, layout.key_exponent_bytes); !ok) return ok;
   if (auto ok = launcher.preprocess(); !ok) return ok;
   if (auto ok = launcher.main(); !ok) return ok;
+  if (plan.accumulate == Accumulate::ordered) return {};  // the main kernel has converted dQ
   return launcher.convert();
 }
 

@@ -26,8 +26,9 @@ WorkspaceLayout workspace_layout(const AttentionBackward& problem, const Plan& p
 
 /// The kernels of a plan, loaded on the current device, dynamic shared memory allowed.
 struct AttentionFunctions {
-  CUfunction main = nullptr, preprocess = nullptr, convert = nullptr;
-  CUfunction scales = nullptr;  ///< exact only
+  CUfunction main = nullptr, preprocess = nullptr;
+  CUfunction convert = nullptr;  ///< not for ordered
+  CUfunction scales = nullptr;   ///< exact only
   int resident_clusters = 0;    ///< clusters of the main kernel that the device holds at once
 };
 

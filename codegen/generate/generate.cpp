@@ -124,7 +124,8 @@ Result<std::vector<KernelSource>> generate(const Plan& plan, const Target& targe
   std::vector<KernelSource> sources;
   sources.push_back(make_source(plan, target, "main", 384, attention_backward::layout_of(device_config(plan)).bytes));
   sources.push_back(make_source(plan, target, "preprocess", 256, 0));
-  sources.push_back(make_source(plan, target, "convert", attention_backward::convert_threads(device_config(plan)), 0));
+  if (plan.accumulate != Accumulate::ordered)
+    sources.push_back(make_source(plan, target, "convert", attention_backward::convert_threads(device_config(plan)), 0));
   if (plan.accumulate == Accumulate::exact) sources.push_back(make_source(plan, target, "scales", 256, 0));
   return sources;
 }

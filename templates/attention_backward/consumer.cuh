@@ -4,7 +4,7 @@
 // A operand and dV, dK need no trip through shared memory. Only dS is written there, once, for dQ.
 #pragma once
 
-#include "attention_backward/layout.cuh"
+#include "attention_backward/dq_piece.cuh"
 #include "attention_backward/producer.cuh"
 #include "sm90/mbarrier.cuh"
 #include "sm90/numbers.cuh"
@@ -91,11 +91,15 @@ struct Consumer {
     u32 kv_parity = 0;
     while (true) {
       const Item item = wait_item(shared, items);
-      if (item.steps >= 0) run_item(item, kv_parity);
+      if (item.kind == Item::convert) {
+        if constexpr (kOrdered) convert_tiles(item);
+      } else if (item.kind != Item::none) {
+        run_item(item, kv_parity);
+      }
       __syncwarp();
       if (lane == 0) release_item(shared, items);
       items.advance();
-      if (item.steps < 0) break;
+      if (item.kind == Item::none) break;
       if (item.steps > 0) kv_parity ^= 1u;
     }
     // The adding warp has offered its buffers for steps that never came: take them, so that no barrier is left half full.
@@ -105,7 +109,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void run_item(const Item& item, u32 kv_parity) {
-    if constexpr (kExact) load_column_scale(item.walk);
+    if constexpr (kExact) load_column_scale(item.first);
     float dk[kOutputs], dv[kOutputs];
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) dk[i] = dv[i] = 0.f;
@@ -117,6 +121,37 @@ struct Consumer {
     store_outputs(item, dk, dv);
   }
 
+  /// `ordered`: finished dQ tiles to the caller, each warp one piece of every tile. The loader streams the sums through the stages: in
+  /// registers there is no room for enough of them in flight, because ptxas leaves those of the accumulators alone here.
+  __device__ __forceinline__ void convert_tiles(const Item& item) {
+    static_assert(kConvertTiles % (2 * config.stages) == 0, "stage() and its parity must be the same after an item as before it");
+    const schedule::Geometry g = geometry(params.shape);
+    const Piece piece{warpgroup, warp};
+    const int full = warpgroup == 0 ? barriers.q_full : barriers.do_full;
+    const u32 buffer = shared.at(warpgroup == 0 ? layout.q : layout.d_o) + warp * 4096 + lane * 16;
+#pragma unroll 1
+    for (int i = 0; i < kConvertTiles; ++i) {
+      const int slot = static_cast<int>((number + i) % config.stages);
+      const int tile = item.first + i * config.cluster + static_cast<int>(rank);
+      barrier_wait(shared.barrier(full + slot), ((number + i) / config.stages) & 1u);
+      if (tile < item.unit) {
+        const TilePlace place = place_of(params.shape, g, tile);
+        const bool any = schedule::contributors(g, place.q) > 0;  // else nobody has written its sums
+#pragma unroll 1
+        for (int half = 0; half < 2; ++half) {
+          float2 x[8];
+#pragma unroll
+          for (int j = 0; j < 8; ++j) x[j] = any ? load_shared2(buffer + slot * kSliceBytes + j * 512 + half * 8) : float2{0.f, 0.f};
+          store_half_piece(params.dq, g, place, piece, half, x);
+        }
+      }
+      __syncwarp();
+      // dO before Q: the loader fills Q first, so a full Q says that every warp has released the dO before it as well.
+      release(barriers.do_empty + slot);
+      release(barriers.q_empty + slot);
+    }
+  }
+
   __device__ __forceinline__ int staging_barrier(int base, u32 step) const {
     return base + warpgroup + 2 * static_cast<int>(step % config.dq_buffers);
   }
@@ -124,9 +159,10 @@ struct Consumer {
   /// All steps of an item.
   __device__ __forceinline__ void walk(const Item& item, float (&dk)[kOutputs], float (&dv)[kOutputs]) {
     const schedule::Geometry g = geometry(params.shape);
-    const int first_key = (item.unit * config.cluster + static_cast<int>(rank)) * config.tile_kv + 64 * warpgroup + 16 * warp;
-    // A Q tile needs masking in this warp if its first row does not see the warp's last key.
-    const int unmasked_from = first_visible_row(g, first_key + 15);
+    const int first_key = (item.unit * config.cluster + static_cast<int>(rank)) * config.tile_kv + 64 * warpgroup;
+    // A Q tile needs masking if its first row does not see the warpgroup's last key. One answer for all four warps: they issue each
+    // wgmma together, so they must run the same body.
+    const int unmasked_from = first_visible_row(g, first_key + 63);
     const Operand k = operand(shared.at(layout.k) + warpgroup * 8192), v = operand(shared.at(layout.v) + warpgroup * 8192);
 #pragma unroll 1
     for (int left = item.steps; left > 0; --left) {
@@ -311,7 +347,7 @@ struct Consumer {
   /// Zeroes what the mask hides. A selection, not a product: a NaN that nobody sees must not spread.
   __device__ __forceinline__ void select_visible(float (&x)[kScores], int first_key, int first_row) {
     const schedule::Geometry g = geometry(params.shape);
-    const int key = first_key + (lane >> 2), column = first_row + 2 * (lane & 3);
+    const int key = first_key + 16 * warp + (lane >> 2), column = first_row + 2 * (lane & 3);
     const int low = first_visible_row(g, key), high = first_visible_row(g, key + 8);
 #pragma unroll
     for (int j = 0; j < config.tile_q / 8; ++j) {
@@ -404,7 +440,7 @@ struct Consumer {
     fence_async_shared();
     named_sync(named.epilogue + warpgroup, 128);
     if (warp == 0 && lane == 0) {
-      const int batch = item.walk / kv_heads(params.shape), kv_head = item.walk - batch * kv_heads(params.shape);
+      const int batch = item.first / kv_heads(params.shape), kv_head = item.first - batch * kv_heads(params.shape);
       const int row = (item.unit * config.cluster + static_cast<int>(rank)) * config.tile_kv + 64 * warpgroup;
 #pragma unroll
       for (int chunk = 0; chunk < kChunks; ++chunk) {

@@ -1,7 +1,7 @@
-// What the kernels before and after the main one share: a block a Q tile, rows in 16-byte pieces.
+// What the kernels before the main one share: a block a Q tile, rows in 16-byte pieces.
 #pragma once
 
-#include "attention_backward/layout.cuh"
+#include "attention_backward/dq_piece.cuh"
 #include "sm90/numbers.cuh"
 
 namespace ordo::attention_backward {
@@ -10,25 +10,7 @@ inline constexpr int kBlock = 256;
 inline constexpr int kRowThreads = config.head_dim / 8;        // threads of a row, 8 elements (16 bytes) each
 inline constexpr int kPassRows = kBlock / kRowThreads;         // rows a block covers at once
 
-/// Where a Q tile lies.
-struct TilePlace {
-  int tile, q, head, batch, first_row;
-};
-ORDO_DEVICE TilePlace place_of(const Shape& shape, const schedule::Geometry& g) {
-  const int tile = static_cast<int>(blockIdx.x);
-  const int heads = kv_heads(shape) * config.group;
-  const int head_of_all = tile / g.q_tiles;
-  const int q = tile - head_of_all * g.q_tiles;
-  const int batch = head_of_all / heads;
-  return {tile, q, head_of_all - batch * heads, batch, q * config.tile_q};
-}
-
-/// Element offset of a row.
-ORDO_DEVICE long long row_offset(const Strides& strides, int batch, int row, int head) {
-  return batch * strides.batch + row * strides.seqlen + head * strides.head;
-}
-
-ORDO_DEVICE uint4 load_piece(const void* base, long long element) {
+ORDO_DEVICE uint4 load_16_bytes(const void* base, long long element) {
   return *reinterpret_cast<const uint4*>(static_cast<const u16*>(base) + element);
 }
 

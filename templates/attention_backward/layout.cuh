@@ -48,13 +48,19 @@ struct Step {
   int last;       ///< nonzero on the last step of an item
 };
 
-/// One item of work, as the cluster's scheduler announces it. `steps` < 0: no more items.
+/// One item of work, as the cluster's scheduler announces it.
 struct Item {
-  int walk;
-  int unit;
-  int flipped;
-  int steps;  ///< over all query heads of the walk
+  enum Kind : int { walk_up, walk_down, convert, none };
+  int kind;
+  int first;  ///< the walk; convert: the first tile
+  int unit;   ///< the unit; convert: the end of the tiles
+  int steps;  ///< over all query heads of the walk; convert, none: 0
 };
+
+/// `ordered`: tiles that a convert item holds, for each CTA of the cluster.
+inline constexpr int kConvertTiles = 8;
+/// Groups of walks between a tile's last add and its conversion, so that converting rarely waits for the adds of a slow cluster.
+inline constexpr int kConvertLag = 2;
 
 ORDO_DEVICE schedule::Geometry geometry(const Shape& shape) {
   schedule::Geometry g{config.schedule, config.causal, config.tile_q, config.tile_kv * config.cluster};

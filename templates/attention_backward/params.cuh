@@ -36,9 +36,17 @@ inline constexpr int kExponentBias = 1024;
 /// First semaphore in Scratch::control: a cache line away from the ticket.
 inline constexpr int kFirstSemaphore = 32;
 
+/// dQ in the caller's layout and type.
+struct DqOutput {
+  void* data;
+  Strides strides;
+  float scale;  ///< softmax scale: dQ = scale * dS K
+};
+
 /// ordo_main
 struct MainParams {
   TensorMap q, d_o, k, v, dk, dv;
+  DqOutput dq;  ///< `ordered` only: there the main kernel writes dQ itself
   Scratch scratch;
   Shape shape;
   float scale;
@@ -55,13 +63,11 @@ struct PreprocessParams {
   Shape shape;
 };
 
-/// ordo_convert: one block a Q tile
+/// ordo_convert (`atomic` and `exact`): one block a Q tile
 struct ConvertParams {
-  void* dq;
-  Strides dq_strides;
+  DqOutput dq;
   Scratch scratch;
   Shape shape;
-  float scale;
 };
 
 inline constexpr int kScaleRows = 128;  // keys a block of ordo_scales reads

@@ -26,7 +26,7 @@ ORDO_DEVICE float row_scale(const ScaledNorm& norm, float delta, int biased_valu
 ORDO_DEVICE void run_preprocess(const PreprocessParams& params) {
   wait_for_predecessors();
   const schedule::Geometry g = geometry(params.shape);
-  const TilePlace place = place_of(params.shape, g);
+  const TilePlace place = place_of(params.shape, g, static_cast<int>(blockIdx.x));
   const int thread = static_cast<int>(threadIdx.x);
   const int row_in_pass = thread / kRowThreads, column = thread % kRowThreads * 8;
   constexpr int passes = config.tile_q / kPassRows;
@@ -37,8 +37,8 @@ ORDO_DEVICE void run_preprocess(const PreprocessParams& params) {
     const int row = place.first_row + pass * kPassRows + row_in_pass;
     o[pass] = d_o[pass] = uint4{0, 0, 0, 0};
     if (row < g.seqlen_q) {
-      o[pass] = load_piece(params.o, row_offset(params.o_strides, place.batch, row, place.head) + column);
-      d_o[pass] = load_piece(params.d_o, row_offset(params.do_strides, place.batch, row, place.head) + column);
+      o[pass] = load_16_bytes(params.o, row_offset(params.o_strides, place.batch, row, place.head) + column);
+      d_o[pass] = load_16_bytes(params.d_o, row_offset(params.do_strides, place.batch, row, place.head) + column);
     }
   }
 

@@ -21,26 +21,54 @@ ORDO_DEVICE Step read_step(Shared shared, u32 number) {
 
 /// Hands out items, one cluster at a time, through an atomic ticket: an item of a lower number has always been taken by a cluster
 /// that runs, whatever order the hardware starts clusters in. Lives in the loader of rank 0.
+///
+/// Tickets run through blocks. Block b holds the items of walk group b and, with `ordered`, the conversion of the dQ of group
+/// b - kConvertLag. A conversion waits for adds of lower tickets only, and no add waits for a conversion.
 struct Scheduler {
   Ring<kItemSlots> ring;
   u32 done_parity = 1;     // of the item in hand in barriers.item_done; flips with every item that has steps
-  int resident_end = 0;    // items below this may wait for the item in hand
+  int resident_end = 0;    // tickets below this may wait for the item in hand
   bool has_steps = false;
+  int block = 0;
+  int block_first = 0;     // its first ticket
 
   /// Takes a ticket and sends the item to every CTA of the cluster.
   __device__ __forceinline__ void next(const MainParams& params, Shared shared) {
     if constexpr (kOrdered && schedule::waits_on_later_items(config.schedule)) wait_until_safe(params, shared);
     const schedule::Geometry g = geometry(params.shape);
-    const int index = static_cast<int>(atomicAdd(params.scratch.control, 1u));
-    Item item{0, 0, 0, -1};
-    if (index < schedule::items(g)) {
-      const schedule::Item at = schedule::item_at(g, index);
-      item = {at.walk, at.unit, at.flipped ? 1 : 0, schedule::steps(g, at.unit) * config.group};
-      resident_end = schedule::residents(g, index).end;
-    }
+    const Item item = item_of(g, static_cast<int>(atomicAdd(params.scratch.control, 1u)));
     has_steps = item.steps > 0;
     if (has_steps) done_parity ^= 1u;
     send(shared, item);
+  }
+
+  /// Tickets of one cluster only grow, so the block is found by walking on.
+  __device__ __forceinline__ Item item_of(const schedule::Geometry& g, int ticket) {
+    const int groups = schedule::ceil_div(g.walks, g.head_group);
+    for (; block < groups + kConvertLag; ++block) {
+      const int walk_items = block < groups ? walks_of(g, block) * g.units : 0;
+      const int converted = block - kConvertLag;
+      const int tiles = kOrdered && converted >= 0 ? walks_of(g, converted) * config.group * g.q_tiles : 0;
+      constexpr int piece = kConvertTiles * config.cluster;
+      const int size = walk_items + schedule::ceil_div(tiles, piece);
+      const int rest = ticket - block_first;
+      if (rest < walk_items) {
+        const int index = block * g.head_group * g.units + rest;
+        const schedule::Item at = schedule::item_at(g, index);
+        resident_end = ticket + schedule::residents(g, index).end - index;
+        return {at.flipped ? Item::walk_down : Item::walk_up, at.walk, at.unit, schedule::steps(g, at.unit) * config.group};
+      }
+      if (rest < size) {
+        const int base = converted * g.head_group * config.group * g.q_tiles;
+        const int first = (rest - walk_items) * piece;
+        return {Item::convert, base + first, base + schedule::minimum(first + piece, tiles), 0};
+      }
+      block_first += size;
+    }
+    return {Item::none, 0, 0, 0};
+  }
+  static __device__ __forceinline__ int walks_of(const schedule::Geometry& g, int group) {
+    return schedule::minimum(g.head_group, g.walks - group * g.head_group);
   }
 
   /// A cluster must not take an item of the resident set it is still working in: it could wait for work that only it can do. Nearly
@@ -59,7 +87,7 @@ struct Scheduler {
     const u32 full = shared.barrier(barriers.item_full + ring.slot);
 #pragma unroll
     for (u32 rank = 0; rank < static_cast<u32>(config.cluster); ++rank)
-      store_remote(map_to_cta(to, rank), int4{item.walk, item.unit, item.flipped, item.steps}, map_to_cta(full, rank));
+      store_remote(map_to_cta(to, rank), int4{item.kind, item.first, item.unit, item.steps}, map_to_cta(full, rank));
     ring.advance();
   }
 };
@@ -73,6 +101,11 @@ ORDO_DEVICE Item wait_item(Shared shared, const Ring<kItemSlots>& ring) {
 /// One lane of each reading warp, after every lane of the warp has read the item.
 ORDO_DEVICE void release_item(Shared shared, Ring<kItemSlots>& ring) {
   barrier_arrive_remote(map_to_cta(shared.barrier(barriers.item_empty + ring.slot), 0));
+}
+
+/// The semaphore of a dQ tile. In a cluster the two slices are added by different CTAs and have one each.
+ORDO_DEVICE u32* semaphore(const MainParams& params, int tile, u32 rank) {
+  return params.scratch.control + kFirstSemaphore + 2 * static_cast<size_t>(tile) + (kExchange ? rank : 0u);
 }
 
 /// Loads Q, K, V, dO and the row statistics of every step, and announces each step. One lane.
@@ -93,8 +126,12 @@ struct Loader {
       const Item item = wait_item(shared, items);
       release_item(shared, items);
       items.advance();
-      if (item.steps < 0) break;
-      load_item(item);
+      if (item.kind == Item::none) break;
+      if (item.kind == Item::convert) {
+        if constexpr (kOrdered) load_sums(item);
+      } else {
+        load_item(item);
+      }
       if (rank == 0) scheduler.next(params, shared);
     }
     announce({0, -1, 0, 0});
@@ -109,9 +146,9 @@ struct Loader {
 
   __device__ __forceinline__ void load_item(Item item) {
     const schedule::Geometry g = geometry(params.shape);
-    const schedule::Item at{item.walk, item.unit, item.flipped != 0};
-    const int batch = item.walk / kv_heads(params.shape);
-    const int kv_head = item.walk - batch * kv_heads(params.shape);
+    const schedule::Item at{item.first, item.unit, item.kind == Item::walk_down};
+    const int batch = item.first / kv_heads(params.shape);
+    const int kv_head = item.first - batch * kv_heads(params.shape);
     if (item.steps == 0) wait_kv_empty();
     bool first = true;
     int left = item.steps;
@@ -126,6 +163,37 @@ struct Loader {
         q = schedule::next_q(g, at, q);
       }
     }
+  }
+
+  /// `ordered`: the finished sums of a convert item, tile by tile through the stages of Q (slice 0) and dO (slice 1), which they fill
+  /// exactly. Every item takes kConvertTiles steps in every CTA, with empty ones where there is no tile or nobody adds to it.
+  __device__ __forceinline__ void load_sums(Item item) {
+    static_assert(kQBytes == kSliceBytes && kSlices == 2);
+    const schedule::Geometry g = geometry(params.shape);
+    for (int i = 0; i < kConvertTiles; ++i) {
+      const int tile = item.first + i * config.cluster + static_cast<int>(rank);
+      const u32 contributors = tile < item.unit ? static_cast<u32>(schedule::contributors(g, tile % g.q_tiles)) : 0u;
+      if (contributors > 0) {
+        for (u32 slice = 0; slice < (kExchange ? 2u : 1u); ++slice)
+          while (load_acquire(semaphore(params, tile, slice)) != contributors) {
+          }
+        fence_async_global();
+      }
+      const char* from = static_cast<const char*>(params.scratch.dq) + static_cast<size_t>(tile) * (kSlices * kSliceBytes);
+      load_slice(barriers.q_full, barriers.q_empty, layout.q, from, contributors > 0);
+      load_slice(barriers.do_full, barriers.do_empty, layout.d_o, from + kSliceBytes, contributors > 0);
+      stage.advance();
+    }
+  }
+
+  __device__ __forceinline__ void load_slice(int full, int empty, int buffer, const char* from, bool any) {
+    barrier_wait(shared.barrier(empty + stage.slot), stage.parity ^ 1u);
+    if (!any) {
+      barrier_arrive(shared.barrier(full + stage.slot));
+      return;
+    }
+    barrier_arrive_expect(shared.barrier(full + stage.slot), kSliceBytes);
+    load_bulk(shared.at(buffer) + stage.slot * kSliceBytes, from, kSliceBytes, shared.barrier(full + stage.slot));
   }
 
   __device__ __forceinline__ void load_step(Step step, int head, int batch) {
@@ -195,11 +263,6 @@ struct Loader {
 ORDO_DEVICE Step wait_step(Shared shared, u32 number) {
   barrier_wait(shared.barrier(barriers.step_full) + 8u * (number % kStepSlots), (number / kStepSlots) & 1u);
   return read_step(shared, number);
-}
-
-/// The semaphore of a dQ tile. In a cluster the two slices are added by different CTAs and have one each.
-ORDO_DEVICE u32* semaphore(const MainParams& params, int tile, u32 rank) {
-  return params.scratch.control + kFirstSemaphore + 2 * static_cast<size_t>(tile) + (kExchange ? rank : 0u);
 }
 
 /// One look at the next step's semaphore while the current add is in flight. It must not block: in a ring of waiting CTAs the current

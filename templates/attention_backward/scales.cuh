@@ -26,8 +26,8 @@ ORDO_DEVICE void run_scales(const ScalesParams& params) {
     const bool inside = row < g.seqlen_k;
     float k[8], v[8];
     const uint4 zero{0, 0, 0, 0};
-    unpack(k, inside ? load_piece(params.k, row_offset(params.k_strides, batch, row, kv_head) + column) : zero);
-    unpack(v, inside ? load_piece(params.v, row_offset(params.v_strides, batch, row, kv_head) + column) : zero);
+    unpack(k, inside ? load_16_bytes(params.k, row_offset(params.k_strides, batch, row, kv_head) + column) : zero);
+    unpack(v, inside ? load_16_bytes(params.v, row_offset(params.v_strides, batch, row, kv_head) + column) : zero);
 #pragma unroll
     for (int i = 0; i < 8; ++i)
       if (is_finite(k[i])) largest[i] = fmaxf(largest[i], fabsf(k[i]));
