@@ -26,6 +26,8 @@ inline constexpr bool kExchange = config.cluster == 2;     // dS crosses the clu
 inline constexpr int kStageSlices = stage_slices(config);
 inline constexpr bool kTakeTurns = kStageSlices == 1;  // the warpgroups compute dQ of alternate steps; else each has a slice of its own
 inline constexpr bool kOrdered = config.accumulate == Accumulate::ordered;
+// Whether an item may wait for one of a higher ticket.
+inline constexpr bool kWaitsOnLater = kOrdered && schedule::waits_on_later_items(config.schedule);
 inline constexpr bool kExact = config.accumulate == Accumulate::exact;
 
 inline constexpr Layout layout = layout_of(config);

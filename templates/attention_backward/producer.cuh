@@ -25,37 +25,44 @@ ORDO_DEVICE Step read_step(Shared shared, u32 number) {
 /// Tickets run through blocks. Block b holds the items of walk group b and, with `ordered`, the conversion of the dQ of group
 /// b - kConvertLag. A conversion waits for adds of lower tickets only, and no add waits for a conversion.
 struct Scheduler {
-  Ring<kItemSlots> ring;
-  u32 done_parity = 1;     // of the item in hand in barriers.item_done; flips with every item that has steps
-  int resident_end = 0;    // tickets below this may wait for the item in hand
-  bool has_steps = false;
-  int block = 0;
-  int block_first = 0;     // its first ticket
+  /// Kept in shared memory between tickets: the loader has no registers to spare.
+  struct State {
+    int block;
+    int block_first;   ///< its first ticket
+    int resident_end;  ///< tickets below this may wait for the item in hand
+    int flags;         ///< bit 0: the item in hand has dQ adds; bit 1: its parity in barriers.item_done, which flips with every such item
+  };
 
-  /// Takes a ticket and sends the item to every CTA of the cluster.
-  __device__ __forceinline__ void next(const MainParams& params, Shared shared) {
-    if constexpr (kOrdered && schedule::waits_on_later_items(config.schedule)) wait_until_safe(params, shared);
-    const schedule::Geometry g = geometry(params.shape);
-    const Item item = item_of(g, static_cast<int>(atomicAdd(params.scratch.control, 1u)));
-    has_steps = item.steps > 0;
-    if (has_steps) done_parity ^= 1u;
-    send(shared, item);
+  /// Takes a ticket and sends the item to every CTA of the cluster, into slot `ring` of the items.
+  static __device__ __forceinline__ void next(const MainParams& params, Shared shared, const Ring<kItemSlots>& ring) {
+    const u32 at = shared.at(layout.scheduler);
+    const int4 kept = load_shared_int4(at);
+    State state{kept.x, kept.y, kept.z, kept.w};
+    if constexpr (kWaitsOnLater) wait_until_safe(params, shared, state);
+    const Item item = item_of(geometry(params.shape), static_cast<int>(atomicAdd(params.scratch.control, 1u)), state);
+    if constexpr (kWaitsOnLater) state.flags = item.steps > 0 ? ((state.flags ^ 2) | 1) : (state.flags & 2);
+    store_shared4(at, static_cast<u32>(state.block), static_cast<u32>(state.block_first), static_cast<u32>(state.resident_end),
+                  static_cast<u32>(state.flags));
+    send(shared, item, ring);
   }
 
+  /// Before the first ticket.
+  static __device__ __forceinline__ void start(Shared shared) { store_shared4(shared.at(layout.scheduler), 0, 0, 0, 2); }
+
   /// Tickets of one cluster only grow, so the block is found by walking on.
-  __device__ __forceinline__ Item item_of(const schedule::Geometry& g, int ticket) {
+  static __device__ __forceinline__ Item item_of(const schedule::Geometry& g, int ticket, State& state) {
     const int groups = schedule::ceil_div(g.walks, g.head_group);
-    for (; block < groups + kConvertLag; ++block) {
-      const int walk_items = block < groups ? walks_of(g, block) * g.units : 0;
-      const int converted = block - kConvertLag;
+    for (; state.block < groups + kConvertLag; ++state.block) {
+      const int walk_items = state.block < groups ? walks_of(g, state.block) * g.units : 0;
+      const int converted = state.block - kConvertLag;
       const int tiles = kOrdered && converted >= 0 ? walks_of(g, converted) * config.group * g.q_tiles : 0;
       constexpr int piece = kConvertTiles * config.cluster;
       const int size = walk_items + schedule::ceil_div(tiles, piece);
-      const int rest = ticket - block_first;
+      const int rest = ticket - state.block_first;
       if (rest < walk_items) {
-        const int index = block * g.head_group * g.units + rest;
+        const int index = state.block * g.head_group * g.units + rest;
         const schedule::Item at = schedule::item_at(g, index);
-        resident_end = ticket + schedule::residents(g, index).end - index;
+        state.resident_end = ticket + schedule::residents(g, index).end - index;
         return {at.flipped ? Item::walk_down : Item::walk_up, at.walk, at.unit, schedule::steps(g, at.unit) * config.group};
       }
       if (rest < size) {
@@ -63,7 +70,7 @@ struct Scheduler {
         const int first = (rest - walk_items) * piece;
         return {Item::convert, base + first, base + schedule::minimum(first + piece, tiles), 0};
       }
-      block_first += size;
+      state.block_first += size;
     }
     return {Item::none, 0, 0, 0};
   }
@@ -73,22 +80,21 @@ struct Scheduler {
 
   /// A cluster must not take an item of the resident set it is still working in: it could wait for work that only it can do. Nearly
   /// always the whole set has been taken by the time its loads are issued, so this costs one read.
-  __device__ __forceinline__ void wait_until_safe(const MainParams& params, Shared shared) const {
-    if (!has_steps) return;
-    const u32 done = shared.barrier(barriers.item_done);
-    barrier_wait(done, done_parity ^ 1u);  // the item before: only then does the next parity name the item in hand
-    while (load_relaxed(params.scratch.control) < static_cast<u32>(resident_end) && !barrier_test(done, done_parity)) {
+  static __device__ __forceinline__ void wait_until_safe(const MainParams& params, Shared shared, const State& state) {
+    if ((state.flags & 1) == 0) return;
+    const u32 done = shared.barrier(barriers.item_done), parity = static_cast<u32>(state.flags >> 1);
+    barrier_wait(done, parity ^ 1u);  // the item before: only then does the next parity name the item in hand
+    while (load_relaxed(params.scratch.control) < static_cast<u32>(state.resident_end) && !barrier_test(done, parity)) {
     }
   }
 
-  __device__ __forceinline__ void send(Shared shared, Item item) {
+  static __device__ __forceinline__ void send(Shared shared, Item item, const Ring<kItemSlots>& ring) {
     barrier_wait(shared.barrier(barriers.item_empty + ring.slot), ring.parity ^ 1u);
     const u32 to = shared.at(layout.items) + static_cast<u32>(ring.slot) * 16u;
     const u32 full = shared.barrier(barriers.item_full + ring.slot);
 #pragma unroll
     for (u32 rank = 0; rank < static_cast<u32>(config.cluster); ++rank)
       store_remote(map_to_cta(to, rank), int4{item.kind, item.first, item.unit, item.steps}, map_to_cta(full, rank));
-    ring.advance();
   }
 };
 
@@ -118,9 +124,11 @@ struct Loader {
   u32 number = 0;     // of the step, over all items
 
   __device__ __forceinline__ void run() {
-    Scheduler scheduler;
     Ring<kItemSlots> items;
-    if (rank == 0) scheduler.next(params, shared);
+    if (rank == 0) {
+      Scheduler::start(shared);
+      Scheduler::next(params, shared, items);
+    }
     while (true) {
       barrier_arrive_expect(shared.barrier(barriers.item_full + items.slot), sizeof(Item));
       const Item item = wait_item(shared, items);
@@ -132,7 +140,7 @@ struct Loader {
       } else {
         load_item(item);
       }
-      if (rank == 0) scheduler.next(params, shared);
+      if (rank == 0) Scheduler::next(params, shared, items);
     }
     announce({0, -1, 0, 0});
   }
@@ -341,7 +349,7 @@ ORDO_DEVICE void announce_adds(const MainParams& params, Shared shared, u32 rank
     add_release(semaphore(params, step.tile, rank), 1u);
     barrier_arrive(shared.barrier(barriers.added_empty + added.slot));
     added.advance();
-    if (schedule::waits_on_later_items(config.schedule) && step.last != 0)
+    if (kWaitsOnLater && step.last != 0)
       barrier_arrive_remote(map_to_cta(shared.barrier(barriers.item_done), 0));
   }
 }

@@ -76,6 +76,7 @@ struct Layout {
   int neg_lse2, neg_delta, row_scale;  ///< [stages]
   int column_scale;
   int steps, items;     ///< rings of records
+  int scheduler;        ///< Scheduler::State
   int barriers;
   int bytes;
 };
@@ -104,6 +105,7 @@ constexpr Layout layout_of(const Config& c) {
   l.column_scale = take(exact ? c.head_dim * 4 : 0);
   l.steps = take(kStepSlots * 16);
   l.items = take(kItemSlots * 16);
+  l.scheduler = take(16);
   l.barriers = take(barriers_of(c).count * 8);
   l.bytes = next;
   return l;
