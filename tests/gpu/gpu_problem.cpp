@@ -1,5 +1,6 @@
-#include "gpu_problem.hpp"
+#include "tests/gpu/gpu_problem.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 namespace ordo::test {
@@ -94,12 +95,16 @@ Result<GpuProblem> GpuProblem::create(const ReferenceKernels& kernels, const Att
     if (auto ok = allocate(made.outputs_[i], elements(problem, static_cast<int>(i)) * 2); !ok) return ok.error();
   if (auto ok = allocate(made.lse_, rows * 4); !ok) return ok.error();
   if (auto ok = allocate(made.lse64_, rows * 8); !ok) return ok.error();
+  Sizes z = sizes_of(problem, made.scale_);
   if (cheap) {
-    std::vector<float> lse(rows, std::log(static_cast<float>(problem.seqlen_k)) + 0.5f);
-    if (auto ok = made.lse_.copy_from_host(lse.data(), rows * 4); !ok) return ok.error();
+    void *o = made.inputs_[3].data(), *lse = made.lse_.data();
+    std::array<void*, 3> arguments{&z, &o, &lse};
+    if (auto ok = kernels.launch(problem.dtype, "ref_guess_forward", {static_cast<unsigned>((rows + 255) / 256), 1, 1}, 256,
+                                 arguments.data());
+        !ok)
+      return ok.error();
     return made;
   }
-  Sizes z = sizes_of(problem, made.scale_);
   std::array<void*, 6> pointers{made.inputs_[0].data(), made.inputs_[1].data(), made.inputs_[2].data(),
                                 made.inputs_[3].data(), made.lse_.data(),       made.lse64_.data()};
   std::array<void*, 7> arguments{&z, &pointers[0], &pointers[1], &pointers[2], &pointers[3], &pointers[4], &pointers[5]};
@@ -204,19 +209,39 @@ Result<void> GpuProblem::keep_bits() {
   return {};
 }
 
+Result<void> GpuProblem::add_differing_words(DeviceBuffer& counter, CUstream stream) const {
+  for (std::size_t i = 0; i < 3; ++i) {
+    void *a = outputs_[i].data(), *b = kept_[i].data(), *c = counter.data();
+    auto words = static_cast<long long>(outputs_[i].bytes() / 4);
+    std::array<void*, 4> arguments{&a, &b, &words, &c};
+    if (auto ok = kernels_->launch(problem_.dtype, "ref_differ", {264, 1, 1}, 256, arguments.data(), stream); !ok) return ok;
+  }
+  return {};
+}
+
 Result<std::uint64_t> GpuProblem::differing_words() const {
   auto count = DeviceBuffer::allocate(8);
   if (!count) return count.error();
   std::uint64_t total = 0;
   if (auto ok = count->copy_from_host(&total, 8); !ok) return ok.error();
-  for (std::size_t i = 0; i < 3; ++i) {
-    void *a = outputs_[i].data(), *b = kept_[i].data(), *c = count->data();
-    auto words = static_cast<long long>(outputs_[i].bytes() / 4);
-    std::array<void*, 4> arguments{&a, &b, &words, &c};
-    if (auto ok = kernels_->launch(problem_.dtype, "ref_differ", {264, 1, 1}, 256, arguments.data()); !ok) return ok.error();
-  }
+  if (auto ok = add_differing_words(*count, nullptr); !ok) return ok.error();
   if (auto ok = count->copy_to_host(&total, 8); !ok) return ok.error();
   return total;
+}
+
+Result<void> GpuProblem::refresh_reference() {
+  std::vector<float> lse(lse_.bytes() / 4);
+  if (auto ok = lse_.copy_to_host(lse.data(), lse_.bytes()); !ok) return ok;
+  const std::vector<double> wide(lse.begin(), lse.end());
+  if (auto ok = lse64_.copy_from_host(wide.data(), lse64_.bytes()); !ok) return ok;
+  return make_reference();
+}
+
+Result<std::vector<double>> GpuProblem::reference(int index) const {
+  const DeviceBuffer& from = reference_[static_cast<std::size_t>(index)];
+  std::vector<double> values(from.bytes() / 8);
+  if (auto ok = from.copy_to_host(values.data(), from.bytes()); !ok) return ok.error();
+  return values;
 }
 
 }  // namespace ordo::test

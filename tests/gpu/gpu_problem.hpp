@@ -37,8 +37,9 @@ struct Deviation {
 
 class GpuProblem {
  public:
-  /// Random inputs; `with_reference`: also the fp64 gradients (slow for long sequences). Otherwise o and lse come from the same
-  /// fp64 forward unless `cheap`, which fills lse with log(seqlen_k) + 1/2 and o with noise: for timing alone.
+  /// Random inputs; `with_reference`: also the fp64 gradients (slow for long sequences). o and lse come from an fp64 forward
+  /// unless `cheap`, which makes them up (see ref_guess_forward): for timing alone. Works on the default stream and may return
+  /// before that is done.
   static Result<GpuProblem> create(const ReferenceKernels& kernels, const AttentionBackward& problem, std::uint64_t seed,
                                    bool with_reference, bool cheap = false);
 
@@ -50,10 +51,17 @@ class GpuProblem {
   Result<void> keep_bits();
   /// 4-byte words of dq, dk, dv that differ from the kept ones.
   Result<std::uint64_t> differing_words() const;
+  /// Adds that number to the u64 in `counter`, in the order of `stream`; does not wait.
+  Result<void> add_differing_words(DeviceBuffer& counter, CUstream stream) const;
+  /// Computes the fp64 gradients afresh, from the inputs and the LSE as they are now.
+  Result<void> refresh_reference();
+  /// The fp64 gradients dq, dk, dv; for problems with a reference.
+  [[nodiscard]] Result<std::vector<double>> reference(int index) const;
   [[nodiscard]] const AttentionBackward& problem() const { return problem_; }
   /// The raw inputs, for tests that plant values: q, k, v, o, do.
   [[nodiscard]] DeviceBuffer& input(int index) { return inputs_[static_cast<std::size_t>(index)]; }
   [[nodiscard]] DeviceBuffer& output(int index) { return outputs_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] const DeviceBuffer& output(int index) const { return outputs_[static_cast<std::size_t>(index)]; }
   [[nodiscard]] DeviceBuffer& lse() { return lse_; }
   [[nodiscard]] float scale() const { return scale_; }
 

@@ -52,6 +52,24 @@ extern "C" __global__ void ref_random(u16* out, long long n, u64 seed, float fac
   out[i] = round16(factor * sqrtf(-2.f * logf(u)) * cosf(6.2831853f * v));
 }
 
+// Noise of every bit pattern: what a workspace may hold.
+extern "C" __global__ void ref_noise(u32* out, long long words, u64 seed) {
+  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < words; i += (long long)gridDim.x * blockDim.x)
+    out[i] = (u32)(mix(seed * 0x100000001B3ull + (u64)i) >> 32);
+}
+
+// What a forward gives for standard normal q, k and v, in the mean and without its cost: S is standard normal, so LSE is about
+// ln(keys) + 1/2, and O, a mean of `keys` values weighted by exp(S), has variance e / keys. `o` comes as standard normal noise.
+extern "C" __global__ void ref_guess_forward(Sizes z, u16* o, float* lse) {
+  long long r = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  if (r >= (long long)z.batch * z.heads * z.sq) return;
+  int i = r % z.sq, h = (r / z.sq) % z.heads, b = r / z.sq / z.heads, keys = visible_end(z, i);
+  lse[r] = keys > 0 ? logf((float)keys) + 0.5f : -__uint_as_float(0x7f800000u);
+  float size = keys > 0 ? fminf(sqrtf(2.7182818f / (float)keys), 1.f) : 0.f;
+  u16* row = o + at(b, i, h, z.sq, z.heads, z.d);
+  for (int x = 0; x < z.d; ++x) row[x] = round16(to_float(row[x]) * size);
+}
+
 // One block a row: LSE, O in fp64 and rounded.
 extern "C" __global__ void ref_forward(Sizes z, const u16* q, const u16* k, const u16* v, u16* o, float* lse, double* lse64) {
   __shared__ double part[128];
@@ -86,6 +104,7 @@ extern "C" __global__ void ref_forward(Sizes z, const u16* q, const u16* k, cons
 // P and dS of one pair; `rounded`: the straightforward fp32 method, P and dS rounded to the type.
 struct Pair { double p, ds, mass; };  // mass: the magnitudes that cancel in dS
 __device__ Pair pair(const Sizes& z, const u16* q, const u16* k, const u16* v, const u16* d_o, double lse, double delta, int rounded) {
+  if (isinf(lse)) return {0, 0, 0};  // by contract a row that sees nothing, whichever sign the forward gave it
   double s = dot(q, k, z.d), dp = dot(d_o, v, z.d);
   if (!rounded) { double p = exp(z.scale * s - lse); return {p, p * (dp - delta), p * (fabs(dp) + fabs(delta))}; }
   float pf = exp2f((float)s * (float)(z.scale * 1.4426950408889634) - (float)lse * 1.4426950408889634f);
