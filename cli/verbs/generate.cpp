@@ -73,12 +73,14 @@ Verb add_generate(CLI::App& app) {
   add_family(*verb, *options);
   verb->add_option("-o,--output", options->output, "File to write; a folder for --kernel all (standard output)")
       ->type_name("FILE");
-  verb->add_option("--kernel", options->kernel, "main, preprocess, convert, scales (exact only) or all (main)")
+  verb->add_option("--kernel", options->kernel,
+                   "main, preprocess or another kernel of the plan (convert and scales, where it has them), or all (main)")
       ->type_name("NAME");
   add_shape(*verb, *options);
   add_plan(*verb, *options);
   add_target(*verb, *options);
   add_device(*verb, *options, "Generate for this GPU");
+  add_cache(*verb, *options);
   add_json(*verb, *options);
   verb->footer(
       "Example:\n  ordo generate attention-backward --head-dim 128 --mask causal -o k.cu && nvcc -arch=sm_90a -std=c++20 -cubin "

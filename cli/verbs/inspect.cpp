@@ -34,6 +34,13 @@ KernelReport report_of(const cache::Entry& entry) {
   return report;
 }
 
+std::vector<KernelReport> reports_of(const std::vector<cache::Entry>& entries) {
+  std::vector<KernelReport> reports;
+  reports.reserve(entries.size());
+  for (const cache::Entry& entry : entries) reports.push_back(report_of(entry));
+  return reports;
+}
+
 // The store, which inspecting must not create.
 Result<cache::Store> open_store(const Options& options) {
   const std::optional<std::string> path = options.cache.empty() ? cache::default_path() : options.cache;
@@ -80,8 +87,7 @@ Result<std::vector<cache::Entry>> find_key(const cache::Store& store, const std:
 }
 
 void print_entries(const cache::Store& store, const std::vector<cache::Entry>& entries) {
-  std::vector<KernelReport> reports;
-  for (const cache::Entry& entry : entries) reports.push_back(report_of(entry));
+  const std::vector<KernelReport> reports = reports_of(entries);
   print("cache         {}\n", store.path());
   if (reports.empty()) {
     print("              empty\n");
@@ -124,8 +130,7 @@ Result<int> inspect(const InspectOptions& options) {
     print_entries(*store, *entries);
     return kOk;
   }
-  std::vector<KernelReport> reports;
-  for (const cache::Entry& entry : *entries) reports.push_back(report_of(entry));
+  const std::vector<KernelReport> reports = reports_of(*entries);
   Json json;
   if (options.list) {
     json["kernels"] = Json::array();

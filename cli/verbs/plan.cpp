@@ -67,6 +67,7 @@ Verb add_plan_verb(CLI::App& app) {
   add_plan(*verb, *options);
   add_target(*verb, *options);
   add_device(*verb, *options, "Plan for this GPU");
+  add_cache(*verb, *options);
   add_json(*verb, *options);
   verb->footer(
       "Example:\n  ordo plan attention-backward --seqlen 8192 --heads 32 --kv-heads 8 --mask causal --target h200 > my.plan\n"

@@ -100,6 +100,7 @@ Result<SafeTensors> read_unguarded(const std::string& path) {
 // The header text, and the order in which the data follows: wide types first, so that every tensor is aligned.
 Result<std::string> make_header(const SafeTensors& content, std::vector<const Tensor*>& order) {
   std::vector<std::pair<const std::string*, const Tensor*>> sorted;
+  sorted.reserve(content.tensors.size());
   for (const auto& [name, tensor] : content.tensors) sorted.emplace_back(&name, &tensor);
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
     return std::pair(-dtype_bytes(a.second->dtype), std::string_view(*a.first)) <

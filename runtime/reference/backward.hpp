@@ -22,6 +22,7 @@ template <class T, class AddDq>
 Result<void> run_steps(const Task& task, Workers& workers, const std::vector<T>& delta, std::vector<T>& dk, std::vector<T>& dv,
                        AddDq add_dq, const Progress& progress) {
   std::vector<std::unique_ptr<Tile<T>>> tiles;  // one a thread
+  tiles.reserve(static_cast<std::size_t>(workers.count()));
   for (int worker = 0; worker < workers.count(); ++worker) tiles.push_back(std::make_unique<Tile<T>>(task, delta));
   const auto run = [&](const Step& step, int worker) {
     Tile<T>& tile = *tiles[static_cast<std::size_t>(worker)];

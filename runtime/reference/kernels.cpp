@@ -8,6 +8,7 @@ namespace {
 // GCC's and Clang's vectors; no alignment beyond the element's is assumed.
 template <class T, int kLanes>
 struct VectorOf {
+  // NOLINTNEXTLINE(modernize-use-using): GCC drops such attributes from an alias of a dependent type
   typedef T type __attribute__((vector_size(kLanes * sizeof(T)), aligned(sizeof(T)), may_alias));
 };
 
@@ -58,8 +59,9 @@ ORDO_INLINE void accumulate_columns(const Product<T>& x, std::int64_t j) {
 
 template <class T, int kRows, int kLanes>
 ORDO_INLINE void accumulate_with(const Product<T>& x) {
+  constexpr std::int64_t kPair = std::int64_t{2} * kLanes;
   std::int64_t j = 0;
-  for (; j + 2 * kLanes <= x.n; j += 2 * kLanes) accumulate_columns<T, kRows, 2, kLanes>(x, j);
+  for (; j + kPair <= x.n; j += kPair) accumulate_columns<T, kRows, 2, kLanes>(x, j);
   for (; j < x.n; j += kLanes) accumulate_columns<T, kRows, 1, kLanes>(x, j);
 }
 
@@ -78,6 +80,7 @@ ORDO_INLINE void probabilities_with(const Probabilities& x) {
   }
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): attributes and names
 // The four loops under one target attribute; kRows x 2 vectors of sums must fit the registers.
 #define ORDO_KERNELS(NAME, TARGET, ROWS, LANES)                                                                 \
   TARGET void accumulate_f32_##NAME(const Product<float>& x) { accumulate_with<float, ROWS, LANES>(x); }        \
@@ -93,6 +96,7 @@ ORDO_KERNELS(avx2, [[gnu::target("avx2,fma")]], 4, 8)
 ORDO_KERNELS(avx512, [[gnu::target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]], 8, 16)
 #endif
 #undef ORDO_KERNELS
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // namespace
 

@@ -12,7 +12,8 @@ Workers::Workers(int threads) {
   threads_.reserve(static_cast<std::size_t>(threads - 1));
   try {
     for (int worker = 1; worker < threads; ++worker) threads_.emplace_back([this, worker] { serve(worker); });
-  } catch (const std::system_error&) {  // out of threads: the ones that exist do the work
+  } catch (const std::system_error&) {
+    return;  // out of threads: the ones that exist do the work
   }
 }
 

@@ -70,20 +70,20 @@ Naive naive(const AttentionBackward& p, double scale, const HostInputs& in, bool
     out.lse.assign(in.lse.begin(), in.lse.end());
   }
   out.dq.resize(q.size()), out.dk.resize(k.size()), out.dv.resize(k.size());
-  const std::int64_t D = p.head_dim;
+  const std::int64_t dim = p.head_dim;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t h = 0; h < p.heads; ++h) {
       const std::int64_t hk = h * p.kv_heads / p.heads;
       for (std::int64_t i = 0; i < p.seqlen_q; ++i) {
-        const auto row = static_cast<std::size_t>(((b * p.seqlen_q + i) * p.heads + h) * D);
+        const auto row = static_cast<std::size_t>(((b * p.seqlen_q + i) * p.heads + h) * dim);
         const auto stat = static_cast<std::size_t>((b * p.heads + h) * p.seqlen_q + i);
         std::vector<std::size_t> keys;
         std::vector<double> s;
         for (std::int64_t j = 0; j < p.seqlen_k; ++j) {
           if (p.mask == Mask::causal && j > i + p.seqlen_k - p.seqlen_q) continue;
-          keys.push_back(static_cast<std::size_t>(((b * p.seqlen_k + j) * p.kv_heads + hk) * D));
+          keys.push_back(static_cast<std::size_t>(((b * p.seqlen_k + j) * p.kv_heads + hk) * dim));
           double dot = 0;
-          for (std::size_t d = 0; d < static_cast<std::size_t>(D); ++d) dot += q[row + d] * k[keys.back() + d];
+          for (std::size_t d = 0; d < static_cast<std::size_t>(dim); ++d) dot += q[row + d] * k[keys.back() + d];
           s.push_back(scale * dot);
         }
         if (keys.empty()) continue;
@@ -93,18 +93,18 @@ Naive naive(const AttentionBackward& p, double scale, const HostInputs& in, bool
           for (const double x : s) sum += std::exp(x - top);
           out.lse[stat] = top + std::log(sum);
           for (std::size_t t = 0; t < keys.size(); ++t) {
-            for (std::size_t d = 0; d < static_cast<std::size_t>(D); ++d)
+            for (std::size_t d = 0; d < static_cast<std::size_t>(dim); ++d)
               out.o[row + d] += std::exp(s[t] - out.lse[stat]) * v[keys[t] + d];
           }
         }
         if (std::isinf(out.lse[stat])) continue;
         double delta = 0;
-        for (std::size_t d = 0; d < static_cast<std::size_t>(D); ++d) delta += d_o[row + d] * out.o[row + d];
+        for (std::size_t d = 0; d < static_cast<std::size_t>(dim); ++d) delta += d_o[row + d] * out.o[row + d];
         for (std::size_t t = 0; t < keys.size(); ++t) {
           double dp = 0;
-          for (std::size_t d = 0; d < static_cast<std::size_t>(D); ++d) dp += d_o[row + d] * v[keys[t] + d];
+          for (std::size_t d = 0; d < static_cast<std::size_t>(dim); ++d) dp += d_o[row + d] * v[keys[t] + d];
           const double prob = std::exp(s[t] - out.lse[stat]), ds = prob * (dp - delta);
-          for (std::size_t d = 0; d < static_cast<std::size_t>(D); ++d) {
+          for (std::size_t d = 0; d < static_cast<std::size_t>(dim); ++d) {
             out.dv[keys[t] + d] += prob * d_o[row + d];
             out.dq[row + d] += scale * ds * k[keys[t] + d];
             out.dk[keys[t] + d] += scale * ds * q[row + d];
