@@ -281,7 +281,7 @@ TEST_CASE("engine: plan and prepare, from source to reports, without a GPU") {
   const Result<AttentionBackwardKernel> kernel = first.prepare(plan);
   REQUIRE_MESSAGE(kernel, kernel.error().message);
   CHECK(kernel->plan() == plan);
-  REQUIRE(kernel->reports().size() >= 3);
+  REQUIRE(kernel->reports().size() >= 2);
   CHECK(kernel->reports()[0].name == "main");
   for (const KernelReport& report : kernel->reports()) {
     CAPTURE(report.name);
