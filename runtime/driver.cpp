@@ -51,7 +51,7 @@ auto symbols_of(Driver& d) {
       {"cuStreamIsCapturing", slot_of(d.streamIsCapturing)},
       {"cuStreamBeginCapture", slot_of(d.streamBeginCapture)},
       {"cuStreamEndCapture", slot_of(d.streamEndCapture)},
-      {"cuGraphInstantiate", slot_of(d.graphInstantiate)},
+      {"cuGraphInstantiateWithFlags", slot_of(d.graphInstantiate)},
       {"cuGraphLaunch", slot_of(d.graphLaunch)},
       {"cuGraphExecDestroy", slot_of(d.graphExecDestroy)},
       {"cuGraphDestroy", slot_of(d.graphDestroy)},

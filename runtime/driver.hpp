@@ -46,7 +46,8 @@ struct Driver {
   decltype(&::cuStreamIsCapturing) streamIsCapturing = nullptr;
   decltype(&::cuStreamBeginCapture) streamBeginCapture = nullptr;
   decltype(&::cuStreamEndCapture) streamEndCapture = nullptr;
-  decltype(&::cuGraphInstantiate) graphInstantiate = nullptr;
+  decltype(&::cuGraphInstantiate) graphInstantiate =
+      nullptr;  // cuGraphInstantiateWithFlags: the plain name is the older five-argument form
   decltype(&::cuGraphLaunch) graphLaunch = nullptr;
   decltype(&::cuGraphExecDestroy) graphExecDestroy = nullptr;
   decltype(&::cuGraphDestroy) graphDestroy = nullptr;
