@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# quickstart.sh: the main job on real input. Installs what is missing, builds `ordo`, and computes the gradients of one attention layer
+# quickstart.sh [PRESET]: the main job on real input. Installs what is missing, builds `ordo`, and computes the gradients of one attention layer
 # (examples/data/README.md says which): plans, generates and compiles the kernels for sm_90a into a cache file, runs the backward on the
 # GPU if there is one and on the CPU otherwise, twice, and compares with fp64. The second time, the kernels come from the cache.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-build=build/release
+preset=${1:-release}
+build=build/$preset
 export ORDO_CACHE=${ORDO_CACHE:-$PWD/$build/quickstart.db}
 
 input=examples/data/attention_layer.safetensors
@@ -14,7 +15,7 @@ mask=(--mask causal)
 shape=(--batch 1 --seqlen 353 --heads 4 --kv-heads 2 --head-dim 64 --dtype bf16)
 
 bash cmake/bootstrap.sh
-[ -f "$build/build.ninja" ] || cmake --preset release
+[ -f "$build/build.ninja" ] || cmake --preset "$preset"
 cmake --build "$build" --target ordo_cli
 
 # Shows what a person would type, and does it.
