@@ -21,6 +21,9 @@ inline constexpr int kPartials = 32;                  // dQ accumulators a threa
 // +1..8 % over a barrier between the two. At 64 the barrier is 2..7 % faster.
 inline constexpr bool kDelayDq = config.head_dim == 128;
 
+// P is rounded while dP is still being computed, except where S, dP, dK, dV and P do not fit in registers together.
+inline constexpr bool kRoundEarly = config.head_dim == 128;
+
 /// S^T = K Q^T or dP^T += V dO^T for 64 keys: `a` is the warpgroup's K or V rows, `b` the Q or dO tile.
 template <bool Accumulate>
 ORDO_DEVICE void multiply_scores(float (&s)[kScores], Operand a, Operand b) {
@@ -202,12 +205,17 @@ struct Consumer {
     mma_wait<1>(s);
     exponentiate(s);
     if constexpr (Masked) select_visible(s, first_key, first_row);
-    round_pairs(p, s);
+    if constexpr (kRoundEarly) round_pairs(p, s);
     mma_wait<0>(dp);
+    if constexpr (!kRoundEarly) pin(s);
 #pragma unroll
     for (int i = 0; i < kScores; ++i) dp[i] *= s[i];
     if constexpr (Masked) select_visible(dp, first_key, first_row);
-    round_pairs(ds, dp);
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      if constexpr (!kRoundEarly) p[i] = pack(s[2 * i], s[2 * i + 1]);
+      ds[i] = pack(dp[2 * i], dp[2 * i + 1]);
+    }
 
     // dV += P^T dO;  dQ = dS K;  dK += dS^T Q.
     finish_step(first, q_tile, do_tile, p, ds, dk, dv);

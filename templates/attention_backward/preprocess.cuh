@@ -87,7 +87,7 @@ ORDO_DEVICE void run_preprocess(const PreprocessParams& params) {
 
 }  // namespace ordo::attention_backward
 
-extern "C" __global__ void __launch_bounds__(ordo::attention_backward::kBlock)
+extern "C" __global__ void __launch_bounds__(ordo::attention_backward::kBlock, 4)
     ordo_preprocess(const __grid_constant__ ordo::attention_backward::PreprocessParams params) {
   ordo::attention_backward::run_preprocess(params);
 }
