@@ -53,7 +53,7 @@ struct TensorMaps {
   const AttentionBackward& problem;
 
   /// A 5-d map {64 columns, rows, 64-column chunks, heads, batch} with a box of `rows` rows and `chunks` chunks.
-  Result<void> encode(TensorMap& map, const char* name, const TensorView& view, std::int64_t seqlen, std::int64_t heads, int rows,
+  Result<void> encode(TensorMap& map, const char* what, const TensorView& view, std::int64_t seqlen, std::int64_t heads, int rows,
                       int chunks) const {
     const auto d = static_cast<cuuint64_t>(problem.head_dim);
     const std::array<cuuint64_t, 5> sizes{64, static_cast<cuuint64_t>(seqlen), d / 64, static_cast<cuuint64_t>(heads),
@@ -73,7 +73,7 @@ struct TensorMaps {
         driver.tensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), type, 5, view.data, sizes.data(), strides.data(),
                                     box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-        fmt::format("cuTensorMapEncodeTiled of tensor {}", name));
+        what);
   }
 };
 
@@ -94,9 +94,9 @@ struct Grid {
   unsigned x = 1, y = 1;
 };
 
-/// `attributes` may be empty.
+/// `attributes` may be empty. `what` is a literal, here and elsewhere on this path: a launch allocates nothing.
 template <class Params>
-Result<void> launch(const Driver& driver, CUfunction function, const char* name, Grid grid, int threads, int shared_bytes,
+Result<void> launch(const Driver& driver, CUfunction function, const char* what, Grid grid, int threads, int shared_bytes,
                     Params& params, CUstream stream, std::initializer_list<CUlaunchAttribute> attributes) {
   std::array<CUlaunchAttribute, 4> list{};
   std::copy(attributes.begin(), attributes.end(), list.begin());
@@ -111,7 +111,7 @@ Result<void> launch(const Driver& driver, CUfunction function, const char* name,
   config.attrs = list.data();
   config.numAttrs = static_cast<unsigned>(attributes.size());
   std::array<void*, 1> arguments{&params};
-  return driver.check(driver.launchKernelEx(&config, function, arguments.data(), nullptr), fmt::format("launch of {}", name));
+  return driver.check(driver.launchKernelEx(&config, function, arguments.data(), nullptr), what);
 }
 
 /// Lets a kernel start while the one before it drains; it waits itself (griddepcontrol.wait) before it reads what that one wrote.
@@ -199,8 +199,8 @@ struct Launcher {
       return ok;
     device::ScalesParams params{tensors.k.data, tensors.v.data, strides_of(tensors.k), strides_of(tensors.v), scratch, shape};
     const auto blocks = static_cast<unsigned>((problem.seqlen_k + device::kScaleRows - 1) / device::kScaleRows);
-    return launch(driver, functions.scales, "ordo_scales", {blocks, static_cast<unsigned>(shape.walks)}, kElementwiseThreads, 0,
-                  params, stream, {});
+    return launch(driver, functions.scales, "launch of ordo_scales", {blocks, static_cast<unsigned>(shape.walks)},
+                  kElementwiseThreads, 0, params, stream, {});
   }
 
   [[nodiscard]] unsigned tiles() const { return static_cast<unsigned>(tiles_of(problem, plan)); }
@@ -208,7 +208,8 @@ struct Launcher {
   Result<void> preprocess() const {
     device::PreprocessParams params{tensors.o.data,          tensors.d_o.data, tensors.lse, strides_of(tensors.o),
                                     strides_of(tensors.d_o), scratch,          shape};
-    return launch(driver, functions.preprocess, "ordo_preprocess", {tiles()}, kElementwiseThreads, 0, params, stream, {});
+    return launch(driver, functions.preprocess, "launch of ordo_preprocess", {tiles()}, kElementwiseThreads, 0, params, stream,
+                  {});
   }
 
   Result<void> main() const {
@@ -224,12 +225,12 @@ struct Launcher {
       bool keys;
       int rows, chunks;
     };
-    const std::array<Wanted, 6> wanted{{{&params.q, "q", &tensors.q, false, q_rows, chunks},
-                                        {&params.d_o, "do", &tensors.d_o, false, q_rows, chunks},
-                                        {&params.k, "k", &tensors.k, true, plan.tile_kv, chunks},
-                                        {&params.v, "v", &tensors.v, true, plan.tile_kv, chunks},
-                                        {&params.dk, "dk", &tensors.dk, true, 64, 1},
-                                        {&params.dv, "dv", &tensors.dv, true, 64, 1}}};
+    const std::array<Wanted, 6> wanted{{{&params.q, "cuTensorMapEncodeTiled of q", &tensors.q, false, q_rows, chunks},
+                                        {&params.d_o, "cuTensorMapEncodeTiled of do", &tensors.d_o, false, q_rows, chunks},
+                                        {&params.k, "cuTensorMapEncodeTiled of k", &tensors.k, true, plan.tile_kv, chunks},
+                                        {&params.v, "cuTensorMapEncodeTiled of v", &tensors.v, true, plan.tile_kv, chunks},
+                                        {&params.dk, "cuTensorMapEncodeTiled of dk", &tensors.dk, true, 64, 1},
+                                        {&params.dv, "cuTensorMapEncodeTiled of dv", &tensors.dv, true, 64, 1}}};
     for (const Wanted& w : wanted)
       if (auto ok = maps.encode(*w.map, w.name, *w.view, w.keys ? problem.seqlen_k : problem.seqlen_q,
                                 w.keys ? problem.kv_heads : problem.heads, w.rows, w.chunks);
@@ -252,20 +253,20 @@ struct Launcher {
                 "or use schedule descending",
                 to_string(plan.schedule), plan.workers, plan.cluster, functions.resident_clusters)};
       const auto clusters = static_cast<unsigned>(std::min<std::int64_t>(items, plan.workers));
-      return launch(driver, functions.main, "ordo_main", {clusters * static_cast<unsigned>(plan.cluster)}, 384, shared_bytes,
-                    params, stream, {cooperative()});
+      return launch(driver, functions.main, "launch of ordo_main", {clusters * static_cast<unsigned>(plan.cluster)}, 384,
+                    shared_bytes, params, stream, {cooperative()});
     }
     const auto clusters = static_cast<unsigned>(std::min<std::int64_t>(items, std::max(functions.resident_clusters, 1)));
-    return launch(driver, functions.main, "ordo_main", {clusters * static_cast<unsigned>(plan.cluster)}, 384, shared_bytes,
-                  params, stream, {early_start()});
+    return launch(driver, functions.main, "launch of ordo_main", {clusters * static_cast<unsigned>(plan.cluster)}, 384,
+                  shared_bytes, params, stream, {early_start()});
   }
 
   [[nodiscard]] device::DqOutput dq_output() const { return {tensors.dq.data, strides_of(tensors.dq), tensors.scale}; }
 
   Result<void> convert() const {
     device::ConvertParams params{dq_output(), scratch, shape};
-    return launch(driver, functions.convert, "ordo_convert", {tiles()}, device::convert_threads(device_config(plan)), 0, params,
-                  stream, {early_start()});
+    return launch(driver, functions.convert, "launch of ordo_convert", {tiles()}, device::convert_threads(device_config(plan)), 0,
+                  params, stream, {early_start()});
   }
 };
 
