@@ -29,7 +29,7 @@ struct AttentionFunctions {
   CUfunction main = nullptr, preprocess = nullptr;
   CUfunction convert = nullptr;  ///< not for ordered
   CUfunction scales = nullptr;   ///< exact only
-  int resident_clusters = 0;    ///< clusters of the main kernel that the device holds at once
+  int resident_clusters = 0;     ///< clusters of the main kernel that the device holds at once
 };
 
 /// Checks pointers, strides and scale against what TMA and 16-byte loads need. Errors: invalid_argument, naming the tensor.

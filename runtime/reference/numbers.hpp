@@ -43,7 +43,7 @@ template <DType dtype>
 ORDO_INLINE float rounded(float x) {
   const std::uint32_t bits = bits_of(x);
   const std::uint32_t magnitude = bits & 0x7fffffffu;
-  float value;
+  float value = 0;
   if constexpr (dtype == DType::bf16) {
     value = float_of((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u);
   } else {

@@ -17,8 +17,8 @@ inline constexpr int kPairs = config.tile_q / 4;      // the same as 16-bit pair
 inline constexpr int kOutputs = config.head_dim / 2;  // dK or dV accumulators a thread
 inline constexpr int kPartials = 32;                  // dQ accumulators a thread: a 64 x 64 slice
 
-// dQ = dS K needs the dS of both warpgroups. At head_dim 128 it is issued one step late, so that no consumer waits for the other's dS:
-// +1..8 % over a barrier between the two. At 64 the barrier is 2..7 % faster.
+// dQ = dS K needs the dS of both warpgroups. At head_dim 128 it is issued one step late, so that no consumer waits for the
+// other's dS: +1..8 % over a barrier between the two. At 64 the barrier is 2..7 % faster.
 inline constexpr bool kDelayDq = config.head_dim == 128;
 
 // P is rounded while dP is still being computed, except where S, dP, dK, dV and P do not fit in registers together.
@@ -73,14 +73,12 @@ struct Consumer {
   int warp;       // 0 .. 3 within the warpgroup
   int lane;
 
-  u32 number = 0;  // of the step, over all items; stage and parities follow from it, which costs no registers
-  float row_scale[2] = {};       // exact: of the step whose dQ is pending
+  u32 number = 0;           // of the step, over all items; stage and parities follow from it, which costs no registers
+  float row_scale[2] = {};  // exact: of the step whose dQ is pending
 
   __device__ __forceinline__ int stage() const { return static_cast<int>(number % config.stages); }
   __device__ __forceinline__ u32 stage_parity() const { return (number / config.stages) & 1u; }
-  __device__ __forceinline__ int slice() const {
-    return kExchange ? static_cast<int>(rank) : kTakeTurns ? 0 : warpgroup;
-  }
+  __device__ __forceinline__ int slice() const { return kExchange ? static_cast<int>(rank) : kTakeTurns ? 0 : warpgroup; }
   /// Whether this warpgroup computes dQ of `step`.
   __device__ __forceinline__ bool my_turn(u32 step) const { return !kTakeTurns || static_cast<int>(step & 1u) == warpgroup; }
   /// Offset of this thread's row in a key-major tile for store_matrix4, chunk 0, columns 0 .. 15.
@@ -124,8 +122,9 @@ struct Consumer {
     store_outputs(item, dk, dv);
   }
 
-  /// `ordered`: finished dQ tiles to the caller, each warp one piece of every tile. The loader streams the sums through the stages: in
-  /// registers there is no room for enough of them in flight, because ptxas leaves those of the accumulators alone here.
+  /// `ordered`: finished dQ tiles to the caller, each warp one piece of every tile. The loader streams the sums through the
+  /// stages: in registers there is no room for enough of them in flight, because ptxas leaves those of the accumulators alone
+  /// here.
   __device__ __forceinline__ void convert_tiles(const Item& item) {
     static_assert(kConvertTiles % (2 * config.stages) == 0, "stage() and its parity must be the same after an item as before it");
     const schedule::Geometry g = geometry(params.shape);
@@ -144,7 +143,8 @@ struct Consumer {
         for (int half = 0; half < 2; ++half) {
           float2 x[8];
 #pragma unroll
-          for (int j = 0; j < 8; ++j) x[j] = any ? load_shared2(buffer + slot * kSliceBytes + j * 512 + half * 8) : float2{0.f, 0.f};
+          for (int j = 0; j < 8; ++j)
+            x[j] = any ? load_shared2(buffer + slot * kSliceBytes + j * 512 + half * 8) : float2{0.f, 0.f};
           store_half_piece(params.dq, g, place, piece, half, x);
         }
       }
@@ -163,8 +163,8 @@ struct Consumer {
   __device__ __forceinline__ void walk(const Item& item, float (&dk)[kOutputs], float (&dv)[kOutputs]) {
     const schedule::Geometry g = geometry(params.shape);
     const int first_key = (item.unit * config.cluster + static_cast<int>(rank)) * config.tile_kv + 64 * warpgroup;
-    // A Q tile needs masking if its first row does not see the warpgroup's last key. One answer for all four warps: they issue each
-    // wgmma together, so they must run the same body.
+    // A Q tile needs masking if its first row does not see the warpgroup's last key. One answer for all four warps: they issue
+    // each wgmma together, so they must run the same body.
     const int unmasked_from = first_visible_row(g, first_key + 63);
     const Operand k = operand(shared.at(layout.k) + warpgroup * 8192), v = operand(shared.at(layout.v) + warpgroup * 8192);
 #pragma unroll 1
@@ -172,7 +172,8 @@ struct Consumer {
       barrier_wait(shared.barrier(barriers.q_full + stage()), stage_parity());
       barrier_wait(shared.barrier(barriers.do_full + stage()), stage_parity());
       const int first_row = load_shared_int(shared.at(layout.steps) + (number % kStepSlots) * 16u);
-      // Two bodies, so that the masking of the few tiles that need it costs the others not even a branch between their instructions.
+      // Two bodies, so that the masking of the few tiles that need it costs the others not even a branch between their
+      // instructions.
       if (unmasked_from > first_row)
         step<true>(left == item.steps, first_row, first_key, k, v, dk, dv);
       else
@@ -380,10 +381,12 @@ struct Consumer {
       store_matrix4((to ^ ((k % 4) * 32)) + (k / 4) * kKvChunkBytes, ds[4 * k], ds[4 * k + 1], ds[4 * k + 2], ds[4 * k + 3]);
   }
 
-  /// Hands a dQ slice to the adding warp: fragment order, 16 bytes a lane, so that neither stores nor the copy engine meet conflicts.
+  /// Hands a dQ slice to the adding warp: fragment order, 16 bytes a lane, so that neither stores nor the copy engine meet
+  /// conflicts.
   __device__ __forceinline__ void stage_dq(float (&dq)[kPartials], u32 step) {
     const u32 buffer = step % config.dq_buffers;
-    const u32 to = shared.at(layout.dq) + (buffer * kStageSlices + (kTakeTurns ? 0 : warpgroup)) * kSliceBytes + warp * 4096 + lane * 16;
+    const u32 to =
+        shared.at(layout.dq) + (buffer * kStageSlices + (kTakeTurns ? 0 : warpgroup)) * kSliceBytes + warp * 4096 + lane * 16;
     if constexpr (kExact) to_fixed_point(dq, step);
     named_sync(staging_barrier(named.staging_free, step), 160);
 #pragma unroll
@@ -393,7 +396,8 @@ struct Consumer {
     named_arrive(staging_barrier(named.staged, step), 160);
   }
 
-  // ---- exact: int32 fixed point. Row i counts in units of R_i C_d 2^-30, powers of two that bound the sum (see preprocess). ----
+  // ---- exact: int32 fixed point. Row i counts in units of R_i C_d 2^-30, powers of two that bound the sum (see preprocess).
+  // ----
 
   /// C_d^-1 for every column, once an item.
   __device__ __forceinline__ void load_column_scale(int walk) {
@@ -406,7 +410,9 @@ struct Consumer {
     named_sync(named.consumers, kConsumerThreads);
   }
 
-  __device__ __forceinline__ int slice_row() const { return (config.head_dim == 64 ? 64 * slice() : 0) + 16 * warp + (lane >> 2); }
+  __device__ __forceinline__ int slice_row() const {
+    return (config.head_dim == 64 ? 64 * slice() : 0) + 16 * warp + (lane >> 2);
+  }
 
   __device__ __forceinline__ void load_row_scale() {
     if constexpr (kExact) {
@@ -416,7 +422,8 @@ struct Consumer {
     }
   }
 
-  /// In place: int32 bits in the float registers. A row that meets a non-finite partial is poisoned, because integers cannot say NaN.
+  /// In place: int32 bits in the float registers. A row that meets a non-finite partial is poisoned, because integers cannot say
+  /// NaN.
   __device__ __forceinline__ void to_fixed_point(float (&dq)[kPartials], u32 step) {
     const u32 columns = shared.at(layout.column_scale) + ((config.head_dim == 64 ? 0 : 64 * slice()) + 2 * (lane & 3)) * 4;
     float sick[2] = {0.f, 0.f};  // becomes NaN if any partial of the row is not finite

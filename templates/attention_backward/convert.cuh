@@ -1,6 +1,5 @@
-// After the main kernel, for `atomic` and `exact`: dQ sums to the caller's layout and type. (With `ordered` the main kernel does it,
-// because there the semaphores tell when a tile is finished.)
-// Grid: one block a Q tile; each warp turns one 16 x 64 piece.
+// After the main kernel, for `atomic` and `exact`: dQ sums to the caller's layout and type. (With `ordered` the main kernel does
+// it, because there the semaphores tell when a tile is finished.) Grid: one block a Q tile; each warp turns one 16 x 64 piece.
 #pragma once
 
 #include "attention_backward/dq_piece.cuh"
@@ -34,8 +33,9 @@ ORDO_DEVICE void run_convert(const ConvertParams& params) {
   const schedule::Geometry g = geometry(params.shape);
   const TilePlace place = place_of(params.shape, g, static_cast<int>(blockIdx.x));
   const Piece piece{warp_id() / 4, warp_id() % 4};
-  const char* from = static_cast<const char*>(params.scratch.dq) + (static_cast<size_t>(place.tile) * kSlices + piece.slice) * kSliceBytes +
-                     piece.quarter * 4096 + lane_id() * 16;
+  const char* from = static_cast<const char*>(params.scratch.dq) +
+                     (static_cast<size_t>(place.tile) * kSlices + piece.slice) * kSliceBytes + piece.quarter * 4096 +
+                     lane_id() * 16;
   wait_for_predecessors();
   float2 upper[8], lower[8];
 #pragma unroll

@@ -22,8 +22,8 @@ ORDO_DEVICE long long row_offset(const Strides& strides, int batch, int row, int
   return batch * strides.batch + row * strides.seqlen + head * strides.head;
 }
 
-/// A piece of a tile, 16 rows by 64 columns: slice and quarter of it. Its sums lie in wgmma fragment order, 16 bytes a lane: word pairs j of
-/// rows lane / 4 and lane / 4 + 8. Slices are column halves at head_dim 128, row halves at 64.
+/// A piece of a tile, 16 rows by 64 columns: slice and quarter of it. Its sums lie in wgmma fragment order, 16 bytes a lane: word
+/// pairs j of rows lane / 4 and lane / 4 + 8. Slices are column halves at head_dim 128, row halves at 64.
 struct Piece {
   int slice;
   int quarter;
@@ -45,8 +45,8 @@ ORDO_DEVICE void transpose_quad(u32& a, u32& b, u32& c, u32& d) {
   exchange(b, d, 2);
 }
 
-/// Scales, rounds and stores half of a piece: the rows lane / 4 + 8 `half`, x[j] their columns 8j + 2 (lane % 4) and the next. 16 bytes a
-/// lane; rows beyond the sequence are dropped.
+/// Scales, rounds and stores half of a piece: the rows lane / 4 + 8 `half`, x[j] their columns 8j + 2 (lane % 4) and the next. 16
+/// bytes a lane; rows beyond the sequence are dropped.
 ORDO_DEVICE void store_half_piece(const DqOutput& out, const schedule::Geometry& g, const TilePlace& place, Piece piece, int half,
                                   const float2 (&x)[8]) {
   u32 words[8];
@@ -56,7 +56,8 @@ ORDO_DEVICE void store_half_piece(const DqOutput& out, const schedule::Geometry&
   transpose_quad(words[4], words[5], words[6], words[7]);
   const int row = place.first_row + piece.row() + 8 * half + lane_id() / 4;
   if (row >= g.seqlen_q) return;
-  u16* to = static_cast<u16*>(out.data) + row_offset(out.strides, place.batch, row, place.head) + piece.column() + 8 * (lane_id() % 4);
+  u16* to =
+      static_cast<u16*>(out.data) + row_offset(out.strides, place.batch, row, place.head) + piece.column() + 8 * (lane_id() % 4);
   *reinterpret_cast<uint4*>(to) = uint4{words[0], words[1], words[2], words[3]};
   *reinterpret_cast<uint4*>(to + 32) = uint4{words[4], words[5], words[6], words[7]};
 }

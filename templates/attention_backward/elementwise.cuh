@@ -7,8 +7,8 @@
 namespace ordo::attention_backward {
 
 inline constexpr int kBlock = 256;
-inline constexpr int kRowThreads = config.head_dim / 8;        // threads of a row, 8 elements (16 bytes) each
-inline constexpr int kPassRows = kBlock / kRowThreads;         // rows a block covers at once
+inline constexpr int kRowThreads = config.head_dim / 8;  // threads of a row, 8 elements (16 bytes) each
+inline constexpr int kPassRows = kBlock / kRowThreads;   // rows a block covers at once
 
 ORDO_DEVICE uint4 load_16_bytes(const void* base, long long element) {
   return *reinterpret_cast<const uint4*>(static_cast<const u16*>(base) + element);
@@ -46,8 +46,8 @@ ORDO_DEVICE float max_finite(const float (&x)[8]) {
   return largest;
 }
 
-/// A bound on the Euclidean norm of a row's finite elements, as mantissa * 2^exponent with 0 <= mantissa <= 17. Scaled by the largest
-/// exponent first, so that neither 1e-24 nor 1e20 leaves the range when squared.
+/// A bound on the Euclidean norm of a row's finite elements, as mantissa * 2^exponent with 0 <= mantissa <= 17. Scaled by the
+/// largest exponent first, so that neither 1e-24 nor 1e20 leaves the range when squared.
 struct ScaledNorm {
   float mantissa;
   int exponent;

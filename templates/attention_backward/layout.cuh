@@ -8,23 +8,24 @@
 
 namespace ordo::attention_backward {
 
-inline constexpr int kThreads = 384;            // one producer warpgroup, two consumers
+inline constexpr int kThreads = 384;  // one producer warpgroup, two consumers
 inline constexpr int kConsumerThreads = 256;
-// setmaxnreg: two consumer warpgroups and one producer share exactly the 3 x 168 that 384 threads launch with. At head_dim 128 the
-// consumers fit in 224, which leaves the loader room for the walk state of every schedule; at 64 (tile_q 128) they need 232.
+// setmaxnreg: two consumer warpgroups and one producer share exactly the 3 x 168 that 384 threads launch with. At head_dim 128
+// the consumers fit in 224, which leaves the loader room for the walk state of every schedule; at 64 (tile_q 128) they need 232.
 inline constexpr int kConsumerRegisters = config.head_dim == 64 ? 232 : 224;
 inline constexpr int kProducerRegisters = 3 * 168 - 2 * kConsumerRegisters;
 
-inline constexpr int kChunks = config.head_dim / 64;       // a row is stored as 64-element (128-byte) chunks, one swizzle atom wide
+inline constexpr int kChunks = config.head_dim / 64;  // a row is stored as 64-element (128-byte) chunks, one swizzle atom wide
 inline constexpr int kQBytes = config.tile_q * config.head_dim * 2;
 inline constexpr int kKvBytes = config.tile_kv * config.head_dim * 2;
 inline constexpr int kKvChunkBytes = config.tile_kv * 128;
 inline constexpr int kQChunkBytes = config.tile_q * 128;
 inline constexpr int kDsBytes = config.tile_kv * config.tile_q * 2;
 inline constexpr int kSlices = slices_of(config);
-inline constexpr bool kExchange = config.cluster == 2;     // dS crosses the cluster: each CTA computes one slice over both KV tiles
+inline constexpr bool kExchange = config.cluster == 2;  // dS crosses the cluster: each CTA computes one slice over both KV tiles
 inline constexpr int kStageSlices = stage_slices(config);
-inline constexpr bool kTakeTurns = kStageSlices == 1;  // the warpgroups compute dQ of alternate steps; else each has a slice of its own
+inline constexpr bool kTakeTurns =
+    kStageSlices == 1;  // the warpgroups compute dQ of alternate steps; else each has a slice of its own
 inline constexpr bool kOrdered = config.accumulate == Accumulate::ordered;
 // Whether an item may wait for one of a higher ticket.
 inline constexpr bool kWaitsOnLater = kOrdered && schedule::waits_on_later_items(config.schedule);
@@ -36,9 +37,9 @@ inline constexpr Barriers barriers = barriers_of(config);
 /// Named barriers (0 is __syncthreads).
 struct NamedBarriers {
   int consumers = 1;
-  int staged = 2;         // [warpgroup + 2 * buffer] dQ is in the staging buffer
-  int staging_free = 6;   // [warpgroup + 2 * buffer]
-  int epilogue = 10;      // [warpgroup]
+  int staged = 2;        // [warpgroup + 2 * buffer] dQ is in the staging buffer
+  int staging_free = 6;  // [warpgroup + 2 * buffer]
+  int epilogue = 10;     // [warpgroup]
 };
 inline constexpr NamedBarriers named{};
 
@@ -46,8 +47,8 @@ inline constexpr NamedBarriers named{};
 struct Step {
   int first_row;  ///< of the Q tile, within its sequence
   int tile;
-  int turn;       ///< rank among the contributors of the dQ tile
-  int last;       ///< nonzero on the last step of an item
+  int turn;  ///< rank among the contributors of the dQ tile
+  int last;  ///< nonzero on the last step of an item
 };
 
 /// One item of work, as the cluster's scheduler announces it.

@@ -1,5 +1,6 @@
 // Parameters of the attention-backward kernels: the contract between the host's launch code and the device, included by both.
-// Sizes are elements unless said; a "tile" counts Q tiles of all batches and query heads: tile = (batch * heads + head) * q_tiles + q.
+// Sizes are elements unless said; a "tile" counts Q tiles of all batches and query heads: tile = (batch * heads + head) * q_tiles
+// + q.
 #pragma once
 
 #include "sm90/tensor_map.cuh"
@@ -21,13 +22,13 @@ struct Strides {
 
 /// Scratch in the caller's workspace.
 struct Scratch {
-  float* neg_lse2;         ///< [tile][tile_q]: -LSE * log2(e); -inf where a row sees nothing or lies beyond seqlen_q
-  float* neg_delta;        ///< [tile][tile_q]: -rowsum(dO * O); 0 in such rows
-  void* dq;                ///< [tile][2 slices][64 x 64 in wgmma fragment order]: fp32, or int32 for exact
-  unsigned int* control;   ///< [0]: ticket; [32 ...]: semaphores, two a tile. Zeroed by preprocess
-  float* row_scale;        ///< exact: [tile][tile_q]: 2^30 / R_i
-  unsigned int* poison;    ///< exact: [tile][tile_q]: nonzero where a non-finite partial was met
-  int* key_exponents;      ///< exact: [walk][head_dim + 1]: exponents of max_j |K_jd| and of max_j ||V_j||, biased; filled by scales
+  float* neg_lse2;        ///< [tile][tile_q]: -LSE * log2(e); -inf where a row sees nothing or lies beyond seqlen_q
+  float* neg_delta;       ///< [tile][tile_q]: -rowsum(dO * O); 0 in such rows
+  void* dq;               ///< [tile][2 slices][64 x 64 in wgmma fragment order]: fp32, or int32 for exact
+  unsigned int* control;  ///< [0]: ticket; [32 ...]: semaphores, two a tile. Zeroed by preprocess
+  float* row_scale;       ///< exact: [tile][tile_q]: 2^30 / R_i
+  unsigned int* poison;   ///< exact: [tile][tile_q]: nonzero where a non-finite partial was met
+  int* key_exponents;  ///< exact: [walk][head_dim + 1]: exponents of max_j |K_jd| and of max_j ||V_j||, biased; filled by scales
 };
 
 /// Scratch::key_exponents holds exponents plus this bias, so that zeroed memory means "nothing but zeros seen".

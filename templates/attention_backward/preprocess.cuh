@@ -6,8 +6,9 @@
 
 namespace ordo::attention_backward {
 
-/// exact: 2^30 / R with R the smallest power of two >= ||dO_i|| max_j ||V_j|| + |delta_i|, or 0 when that is 0. Since the sum of P over a
-/// row is at most 1, |sum_j dS_ij K_jd| <= R_i max_j |K_jd|. Non-finite values are left out: the main kernel poisons their rows.
+/// exact: 2^30 / R with R the smallest power of two >= ||dO_i|| max_j ||V_j|| + |delta_i|, or 0 when that is 0. Since the sum of
+/// P over a row is at most 1, |sum_j dS_ij K_jd| <= R_i max_j |K_jd|. Non-finite values are left out: the main kernel poisons
+/// their rows.
 ORDO_DEVICE float row_scale(const ScaledNorm& norm, float delta, int biased_value_exponent) {
   const bool has_product = norm.mantissa > 0.f && biased_value_exponent > 0;
   const bool has_delta = is_finite(delta) && delta != 0.f;
@@ -66,7 +67,8 @@ ORDO_DEVICE void run_preprocess(const PreprocessParams& params) {
     if constexpr (kExact) {
       const ScaledNorm norm = norm_row(y);
       const int walk = place.batch * kv_heads(params.shape) + place.head / config.group;
-      const int value_exponent = params.scratch.key_exponents[static_cast<size_t>(walk) * (config.head_dim + 1) + config.head_dim];
+      const int value_exponent =
+          params.scratch.key_exponents[static_cast<size_t>(walk) * (config.head_dim + 1) + config.head_dim];
       if (column == 0) {
         params.scratch.row_scale[to] = row_scale(norm, delta, value_exponent);
         params.scratch.poison[to] = 0;
@@ -76,7 +78,9 @@ ORDO_DEVICE void run_preprocess(const PreprocessParams& params) {
       const float infinity = __uint_as_float(0x7f800000u);
       float lse = infinity;  // P = exp2(S - inf) = 0: what a row that sees nothing must give
       if (!sees_nothing) {
-        lse = params.lse[(static_cast<size_t>(place.batch) * kv_heads(params.shape) * config.group + place.head) * g.seqlen_q + row];
+        lse =
+            params
+                .lse[(static_cast<size_t>(place.batch) * kv_heads(params.shape) * config.group + place.head) * g.seqlen_q + row];
         if (lse == -infinity) lse = infinity;
       }
       params.scratch.neg_lse2[to] = -(lse * 1.4426950408889634f);

@@ -1,5 +1,6 @@
 // The producer warpgroup. Warp 0 loads, warp 1 adds dQ to global memory (and warp 2 the second slice of a step), the next warp
-// announces finished adds, warp 3 of a cluster sends dS to the other CTA. A role is one lane, or one warp where named barriers are used.
+// announces finished adds, warp 3 of a cluster sends dS to the other CTA. A role is one lane, or one warp where named barriers
+// are used.
 #pragma once
 
 #include "attention_backward/layout.cuh"
@@ -30,7 +31,8 @@ struct Scheduler {
     int block;
     int block_first;   ///< its first ticket
     int resident_end;  ///< tickets below this may wait for the item in hand
-    int flags;         ///< bit 0: the item in hand has dQ adds; bit 1: its parity in barriers.item_done, which flips with every such item
+    int flags;  ///< bit 0: the item in hand has dQ adds; bit 1: its parity in barriers.item_done, which flips with every such
+                ///< item
   };
 
   /// Takes a ticket and sends the item to every CTA of the cluster, into slot `ring` of the items.
@@ -78,8 +80,8 @@ struct Scheduler {
     return schedule::minimum(g.head_group, g.walks - group * g.head_group);
   }
 
-  /// A cluster must not take an item of the resident set it is still working in: it could wait for work that only it can do. Nearly
-  /// always the whole set has been taken by the time its loads are issued, so this costs one read.
+  /// A cluster must not take an item of the resident set it is still working in: it could wait for work that only it can do.
+  /// Nearly always the whole set has been taken by the time its loads are issued, so this costs one read.
   static __device__ __forceinline__ void wait_until_safe(const MainParams& params, Shared shared, const State& state) {
     if ((state.flags & 1) == 0) return;
     const u32 done = shared.barrier(barriers.item_done), parity = static_cast<u32>(state.flags >> 1);
@@ -146,8 +148,8 @@ struct Loader {
   }
 
   __device__ __forceinline__ void announce(Step step) {
-    store_shared4(shared.at(layout.steps) + (number % kStepSlots) * 16u, static_cast<u32>(step.first_row), static_cast<u32>(step.tile),
-                  static_cast<u32>(step.turn), static_cast<u32>(step.last));
+    store_shared4(shared.at(layout.steps) + (number % kStepSlots) * 16u, static_cast<u32>(step.first_row),
+                  static_cast<u32>(step.tile), static_cast<u32>(step.turn), static_cast<u32>(step.last));
     barrier_arrive(shared.barrier(barriers.step_full) + 8u * (number % kStepSlots));
     ++number;
   }
@@ -173,8 +175,9 @@ struct Loader {
     }
   }
 
-  /// `ordered`: the finished sums of a convert item, tile by tile through the stages of Q (slice 0) and dO (slice 1), which they fill
-  /// exactly. Every item takes kConvertTiles steps in every CTA, with empty ones where there is no tile or nobody adds to it.
+  /// `ordered`: the finished sums of a convert item, tile by tile through the stages of Q (slice 0) and dO (slice 1), which they
+  /// fill exactly. Every item takes kConvertTiles steps in every CTA, with empty ones where there is no tile or nobody adds to
+  /// it.
   __device__ __forceinline__ void load_sums(Item item) {
     static_assert(kQBytes == kSliceBytes && kSlices == 2);
     const schedule::Geometry g = geometry(params.shape);
@@ -232,8 +235,8 @@ struct Loader {
       constexpr int half = config.tile_q / 2;
 #pragma unroll
       for (int chunk = 0; chunk < kChunks; ++chunk)
-        load_box_multicast(to + chunk * kQChunkBytes + rank * (half * 128u), map, full, row + static_cast<int>(rank) * half, chunk, head,
-                           batch);
+        load_box_multicast(to + chunk * kQChunkBytes + rank * (half * 128u), map, full, row + static_cast<int>(rank) * half,
+                           chunk, head, batch);
     }
   }
 
@@ -273,8 +276,8 @@ ORDO_DEVICE Step wait_step(Shared shared, u32 number) {
   return read_step(shared, number);
 }
 
-/// One look at the next step's semaphore while the current add is in flight. It must not block: in a ring of waiting CTAs the current
-/// add has to be announced first.
+/// One look at the next step's semaphore while the current add is in flight. It must not block: in a ring of waiting CTAs the
+/// current add has to be announced first.
 ORDO_DEVICE bool turn_has_come(const MainParams& params, Shared shared, u32 rank, u32 number) {
   if (!barrier_test(shared.barrier(barriers.step_full) + 8u * (number % kStepSlots), (number / kStepSlots) & 1u)) return false;
   const Step step = read_step(shared, number);
@@ -283,8 +286,8 @@ ORDO_DEVICE bool turn_has_come(const MainParams& params, Shared shared, u32 rank
   return true;
 }
 
-/// Adds one slice of every staged dQ tile to global memory; `ordered` waits for its turn first. One warp; lane 0 does the work, the
-/// others are there for the named barriers.
+/// Adds one slice of every staged dQ tile to global memory; `ordered` waits for its turn first. One warp; lane 0 does the work,
+/// the others are there for the named barriers.
 ORDO_DEVICE void add_dq(const MainParams& params, Shared shared, u32 rank, int warpgroup) {
   const bool elected = lane_id() == 0;
   const u32 slice = kExchange ? rank : static_cast<u32>(warpgroup);
@@ -338,8 +341,8 @@ ORDO_DEVICE void add_dq(const MainParams& params, Shared shared, u32 rank, int w
   if (elected) wait_copies<0>();
 }
 
-/// Announces finished dQ adds to the next contributor. A warp of its own, because red.release is a MEMBAR.ALL.GPU of ~900 clk that
-/// would otherwise delay the next add. One lane.
+/// Announces finished dQ adds to the next contributor. A warp of its own, because red.release is a MEMBAR.ALL.GPU of ~900 clk
+/// that would otherwise delay the next add. One lane.
 ORDO_DEVICE void announce_adds(const MainParams& params, Shared shared, u32 rank) {
   Ring<kReleaseSlots> added;
   for (u32 number = 0;; ++number) {
@@ -349,8 +352,7 @@ ORDO_DEVICE void announce_adds(const MainParams& params, Shared shared, u32 rank
     add_release(semaphore(params, step.tile, rank), 1u);
     barrier_arrive(shared.barrier(barriers.added_empty + added.slot));
     added.advance();
-    if (kWaitsOnLater && step.last != 0)
-      barrier_arrive_remote(map_to_cta(shared.barrier(barriers.item_done), 0));
+    if (kWaitsOnLater && step.last != 0) barrier_arrive_remote(map_to_cta(shared.barrier(barriers.item_done), 0));
   }
 }
 
@@ -363,10 +365,11 @@ ORDO_DEVICE void exchange_ds(Shared shared, u32 rank) {
     const u32 buffer = number % kDsBuffers;
     barrier_wait(shared.barrier(barriers.ds_full) + 8u * buffer, (number / kDsBuffers) & 1u);
     const u32 full = shared.barrier(barriers.peer_ds_full) + 8u * buffer;
-    // Our consumers have refilled this dS buffer, so the peer's data of its previous use has been read: the barrier is ours to arm.
+    // Our consumers have refilled this dS buffer, so the peer's data of its previous use has been read: the barrier is ours to
+    // arm.
     barrier_arrive_expect(full, kDsBytes);
-    copy_to_peer(map_to_cta(shared.at(layout.peer_ds) + buffer * kDsBytes, peer), shared.at(layout.ds) + buffer * kDsBytes, kDsBytes,
-                 map_to_cta(full, peer));
+    copy_to_peer(map_to_cta(shared.at(layout.peer_ds) + buffer * kDsBytes, peer), shared.at(layout.ds) + buffer * kDsBytes,
+                 kDsBytes, map_to_cta(full, peer));
   }
 }
 

@@ -23,16 +23,16 @@ constexpr int stage_slices(const Config& c) { return slices_of(c) / c.cluster; }
 /// mbarriers, 8 bytes each, by number.
 struct Barriers {
   int k_full, v_full;
-  int kv_empty;          ///< consumers have stored dK and dV: K and V may be loaded again
-  int q_full, q_empty;   ///< [stages]
+  int kv_empty;         ///< consumers have stored dK and dV: K and V may be loaded again
+  int q_full, q_empty;  ///< [stages]
   int do_full, do_empty;
-  int ds_full;           ///< [kDsBuffers] both consumers have written dS
-  int ds_empty;          ///< dQ has read dS (of both CTAs of a cluster)
+  int ds_full;   ///< [kDsBuffers] both consumers have written dS
+  int ds_empty;  ///< dQ has read dS (of both CTAs of a cluster)
   int peer_ds_full;
-  int step_full;         ///< [kStepSlots]
+  int step_full;              ///< [kStepSlots]
   int item_full, item_empty;  ///< [kItemSlots]
-  int item_done;         ///< on rank 0: every dQ add of an item is announced
-  int added_full;        ///< [kReleaseSlots] a dQ add is complete and may be announced
+  int item_done;              ///< on rank 0: every dQ add of an item is announced
+  int added_full;             ///< [kReleaseSlots] a dQ add is complete and may be announced
   int added_empty;
   int count;
 };
@@ -68,15 +68,15 @@ constexpr Barriers barriers_of(const Config& c) {
 /// Byte offsets from the start of dynamic shared memory. Everything the copy engine or wgmma touches is 1024-byte aligned.
 struct Layout {
   int k, v;
-  int q, d_o;           ///< [stages]
-  int ds;               ///< [kDsBuffers]
-  int dq;               ///< [dq_buffers] fp32 staging
-  int peer_ds;          ///< [kDsBuffers] dS of the other KV tile of the cluster
-  int peer_k;           ///< K of the other KV tile: the columns of this CTA's slice
+  int q, d_o;                          ///< [stages]
+  int ds;                              ///< [kDsBuffers]
+  int dq;                              ///< [dq_buffers] fp32 staging
+  int peer_ds;                         ///< [kDsBuffers] dS of the other KV tile of the cluster
+  int peer_k;                          ///< K of the other KV tile: the columns of this CTA's slice
   int neg_lse2, neg_delta, row_scale;  ///< [stages]
   int column_scale;
-  int steps, items;     ///< rings of records
-  int scheduler;        ///< Scheduler::State
+  int steps, items;  ///< rings of records
+  int scheduler;     ///< Scheduler::State
   int barriers;
   int bytes;
 };

@@ -40,20 +40,23 @@ ORDO_DEVICE void load_bulk(u32 destination, const void* source, u32 bytes, u32 b
 }
 /// Shared memory of this CTA to shared memory of a CTA of the cluster, completing on that CTA's barrier.
 ORDO_DEVICE void copy_to_peer(u32 mapped_destination, u32 source, u32 bytes, u32 mapped_barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   mapped_destination),
-               "r"(source), "r"(bytes), "r"(mapped_barrier)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(mapped_destination),
+      "r"(source), "r"(bytes), "r"(mapped_barrier)
+      : "memory");
 }
 ORDO_DEVICE void store_bulk(void* destination, u32 source, u32 bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(destination), "r"(source), "r"(bytes) : "memory");
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(destination), "r"(source), "r"(bytes)
+               : "memory");
 }
 ORDO_DEVICE void reduce_bulk_f32(void* destination, u32 source, u32 bytes) {
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(destination), "r"(source), "r"(bytes)
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(destination), "r"(source),
+               "r"(bytes)
                : "memory");
 }
 ORDO_DEVICE void reduce_bulk_s32(void* destination, u32 source, u32 bytes) {
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s32 [%0], [%1], %2;" ::"l"(destination), "r"(source), "r"(bytes)
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s32 [%0], [%1], %2;" ::"l"(destination), "r"(source),
+               "r"(bytes)
                : "memory");
 }
 

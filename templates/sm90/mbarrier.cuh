@@ -10,7 +10,9 @@ ORDO_DEVICE void barrier_init(u32 barrier, u32 arrivals) {
 }
 ORDO_DEVICE void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-ORDO_DEVICE void barrier_arrive(u32 barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+ORDO_DEVICE void barrier_arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
 
 /// Arrives and adds `bytes` to what the phase still waits for.
 ORDO_DEVICE void barrier_arrive_expect(u32 barrier, u32 bytes) {
@@ -19,11 +21,10 @@ ORDO_DEVICE void barrier_arrive_expect(u32 barrier, u32 bytes) {
 
 ORDO_DEVICE bool barrier_test(u32 barrier, u32 parity) {
   u32 done;
-  asm volatile(
-      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
+  asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
   return done != 0;
 }
 
@@ -31,11 +32,10 @@ ORDO_DEVICE bool barrier_test(u32 barrier, u32 parity) {
 ORDO_DEVICE void barrier_wait(u32 barrier, u32 parity) {
   u32 done;
   do {
-    asm volatile(
-        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-        : "=r"(done)
-        : "r"(barrier), "r"(parity)
-        : "memory");
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
   } while (done == 0);
 }
 

@@ -10,16 +10,17 @@ namespace ordo {
 /// How an operand lies in shared memory: its k index contiguous (K-major), or its m/n index contiguous (transposed).
 enum class Major : int { k = 0, mn = 1 };
 
-/// An operand tile in shared memory, 128-byte swizzle: rows of 128 bytes, groups of 8 rows 1024 bytes apart. Holds the low word of its
-/// descriptor, so that moving inside the buffer is one addition: building each descriptor from an address costs ~10 uniform instructions,
-/// more than the tensor cores need for an N = 64 product.
+/// An operand tile in shared memory, 128-byte swizzle: rows of 128 bytes, groups of 8 rows 1024 bytes apart. Holds the low word
+/// of its descriptor, so that moving inside the buffer is one addition: building each descriptor from an address costs ~10
+/// uniform instructions, more than the tensor cores need for an N = 64 product.
 struct Operand {
   u32 low;
   __device__ __forceinline__ Operand advanced(int bytes) const { return {low + static_cast<u32>(bytes >> 4)}; }
 };
 
-/// For an MN-major operand wider than 64 elements `leading_bytes` is the distance of its 64-element chunks; otherwise it is not read.
-/// The address is masked to 18 bits: in a cluster, shared addresses of rank 1 have higher bits set, which would corrupt the field above.
+/// For an MN-major operand wider than 64 elements `leading_bytes` is the distance of its 64-element chunks; otherwise it is not
+/// read. The address is masked to 18 bits: in a cluster, shared addresses of rank 1 have higher bits set, which would corrupt the
+/// field above.
 ORDO_DEVICE Operand operand(u32 address, int leading_bytes = 16) {
   return {((address & 0x3ffffu) >> 4) | (static_cast<u32>(leading_bytes >> 4) << 16)};
 }
