@@ -1,87 +1,13 @@
 #include "tests/gpu/gpu.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
-#include <optional>
-#include <thread>
-
-#include "runtime/compiler.hpp"
-#include "tests/gpu/reference_source.hpp"
 
 namespace ordo::test {
 namespace {
-
-[[noreturn]] void stop(int status, const std::string& message) {
-  fmt::print("{}\n", message);
-  (void)std::fflush(stdout);
-  ::_exit(status);  // no destructors: they would wait for the device
-}
-
-/// The thread behind every Deadline.
-class Watcher {
- public:
-  static Watcher& instance() {
-    static auto* watcher = new Watcher;  // lives as long as its thread, which nobody joins
-    return *watcher;
-  }
-
-  void push(std::string what, double seconds) {
-    const std::scoped_lock lock(mutex_);
-    entries_.push_back({std::move(what), seconds, {}});
-    changed_.notify_one();
-  }
-  void pop() {
-    const std::scoped_lock lock(mutex_);
-    entries_.pop_back();
-    if (!entries_.empty()) entries_.back().watch = {};
-  }
-
- private:
-  struct Entry {
-    std::string what;
-    double seconds;
-    Stopwatch watch;
-  };
-
-  Watcher() {
-    std::thread([this] { run(); }).detach();
-  }
-
-  void run() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait_for(lock, std::chrono::milliseconds(100));
-      if (entries_.empty() || entries_.back().watch.seconds() < entries_.back().seconds) continue;
-      stop(3, fmt::format("WATCHDOG: no end after {} s: {}", entries_.back().seconds, entries_.back().what));
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Entry> entries_;
-};
-
-Result<ReferenceKernels> compile_reference(const Driver& driver) {
-  auto compiler = Compiler::open();
-  if (!compiler) return compiler.error();
-  std::array<std::string, 2> cubins;
-  for (std::size_t half = 0; half < 2; ++half) {
-    // The entry is any one of them; the compiler wants to know that it exists.
-    const KernelSource source{"reference", "ref_dq", fmt::format("#define HALF {}\n{}", half, kReferenceSource),
-                              "sm_90a",    128,      0};
-    auto cubin = compiler->compile(source, true);
-    if (!cubin) return cubin.error();
-    cubins[half].assign(reinterpret_cast<const char*>(cubin->bytes.data()), cubin->bytes.size());
-  }
-  return ReferenceKernels::load(driver, cubins);
-}
 
 Result<Gpu*> open_gpu() {
   auto table = driver();
@@ -94,7 +20,7 @@ Result<Gpu*> open_gpu() {
   options.warn = [](const std::string& message) { fmt::print("warning: {}\n", message); };
   auto engine = Engine::create(std::move(options));
   if (!engine) return engine.error();
-  auto reference = compile_reference(**table);
+  auto reference = ReferenceKernels::compile(**table);
   if (!reference) return reference.error();
   auto stream = Stream::create();
   auto other = Stream::create();
@@ -114,9 +40,6 @@ Result<Gpu*> open_gpu() {
 }
 
 }  // namespace
-
-Deadline::Deadline(std::string what, double seconds) { Watcher::instance().push(std::move(what), seconds); }
-Deadline::~Deadline() { Watcher::instance().pop(); }
 
 Result<void> Gpu::disturb(const Disturbance& disturbance, const Stream& on) {
   long long clocks = disturbance.clocks;
@@ -148,33 +71,6 @@ Gpu* gpu() {
 void check_context(Gpu& device, const std::string& what) {
   if (auto alive = device.context.synchronize(); !alive)
     stop(4, fmt::format("CONTEXT LOST: {}\n  after: {}", alive.error().message, what));
-}
-
-Kernels prepare_all(Engine& engine, std::span<const Plan> plans, int& failures) {
-  std::vector<std::string> texts;
-  for (const Plan& plan : plans) texts.push_back(to_text(plan));
-  std::sort(texts.begin(), texts.end());
-  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
-
-  Kernels kernels;
-  std::mutex mutex;
-  std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < texts.size(); i = next++) {
-      auto kernel = engine.prepare(*parse_plan(texts[i]));
-      const std::scoped_lock lock(mutex);
-      if (kernel) {
-        kernels.emplace(texts[i], *std::move(kernel));
-      } else {
-        ++failures;
-        fmt::print("NOT COMPILED {}\n  {}\n", texts[i], kernel.error().message);
-      }
-    }
-  };
-  std::vector<std::jthread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
-  threads.clear();
-  return kernels;
 }
 
 Result<Run> Run::create(Gpu& device, const GpuProblem& problem, const AttentionBackwardKernel& kernel) {

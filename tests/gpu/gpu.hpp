@@ -3,10 +3,8 @@
 
 #include <doctest/doctest.h>
 
-#include <chrono>
+#include <array>
 #include <cstdint>
-#include <map>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,30 +12,11 @@
 #include "ordo/ordo.hpp"
 #include "runtime/device.hpp"
 #include "runtime/driver.hpp"
+#include "tests/gpu/deadline.hpp"
 #include "tests/gpu/gpu_problem.hpp"
+#include "tests/gpu/prepare.hpp"
 
 namespace ordo::test {
-
-/// Seconds since it was made.
-class Stopwatch {
- public:
-  [[nodiscard]] double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
-/// While it lives, the process ends with status 3 and prints `what` if it lives longer than `seconds`. A thread watches, so that
-/// a host blocked inside the driver is caught as well. The innermost of several counts.
-class Deadline {
- public:
-  explicit Deadline(std::string what, double seconds = 20);
-  Deadline(const Deadline&) = delete;
-  Deadline& operator=(const Deadline&) = delete;
-  ~Deadline();
-};
 
 /// A kernel of the tests that keeps SMs busy, see ref_disturb.
 struct Disturbance {
@@ -75,12 +54,6 @@ T must(Result<T> result) {
   if (!result) FAIL(result.error().message);
   return *std::move(result);
 }
-
-using Kernels = std::map<std::string, AttentionBackwardKernel>;  ///< by the plan's text
-
-/// Compiles the plans that differ, on all processors. A plan that fails is left out and its error printed; `failures` counts
-/// them.
-Kernels prepare_all(Engine& engine, std::span<const Plan> plans, int& failures);
 
 /// One problem with the kernel of one plan and a workspace.
 class Run {

@@ -1,7 +1,12 @@
 #include "tests/gpu/gpu_problem.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+
+#include "runtime/compiler.hpp"
+#include "tests/gpu/reference_source.hpp"
 
 namespace ordo::test {
 namespace {
@@ -33,6 +38,21 @@ Result<void> allocate(DeviceBuffer& buffer, std::size_t bytes) {
 }
 
 }  // namespace
+
+Result<ReferenceKernels> ReferenceKernels::compile(const Driver& driver) {
+  auto compiler = Compiler::open();
+  if (!compiler) return compiler.error();
+  std::array<std::string, 2> cubins;
+  for (std::size_t half = 0; half < 2; ++half) {
+    // The entry is any one of them; the compiler wants to know that it exists.
+    const KernelSource source{"reference", "ref_dq", fmt::format("#define HALF {}\n{}", half, kReferenceSource),
+                              "sm_90a",    128,      0};
+    auto cubin = compiler->compile(source, true);
+    if (!cubin) return cubin.error();
+    cubins[half].assign(reinterpret_cast<const char*>(cubin->bytes.data()), cubin->bytes.size());
+  }
+  return load(driver, cubins);
+}
 
 Result<ReferenceKernels> ReferenceKernels::load(const Driver& driver, const std::array<std::string, 2>& cubins) {
   ReferenceKernels kernels;

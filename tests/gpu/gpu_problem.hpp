@@ -17,6 +17,8 @@ namespace ordo::test {
 /// The test's own kernels (reference_source.hpp), for both element types.
 class ReferenceKernels {
  public:
+  /// Compiles them with NVRTC and loads them. Two seconds or so.
+  static Result<ReferenceKernels> compile(const Driver& driver);
   static Result<ReferenceKernels> load(const Driver& driver, const std::array<std::string, 2>& cubins);
   [[nodiscard]] Result<void> launch(DType dtype, const char* name, std::array<unsigned, 3> grid, unsigned threads,
                                     void** arguments, CUstream stream = nullptr, unsigned shared_bytes = 0) const;
