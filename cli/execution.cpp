@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <thread>
 
 #include "cli/gpu_problem.hpp"
 #include "cli/progress.hpp"
-#include "cli/report.hpp"
 
 namespace ordo::cli {
 namespace {
@@ -81,15 +81,29 @@ reference::CheckResult compare_with_fp64(const Choice& made, float scale, const 
   return reference::compare(made.problem, scale, inputs, gradients, where, [&](double share) { bar.update(share); });
 }
 
-Result<std::optional<AttentionBackwardKernel>> prepare_kernel(const Options& options, const Choice& made, bool optional) {
+std::optional<ExactReport> report_exact(const Choice& made, float scale, const reference::HostInputs& inputs,
+                                        const HostGradients& gradients) {
+  if (made.choice.plan.accumulate != Accumulate::exact) return std::nullopt;
+  return ExactReport{reference::largest_probability_sum(made.problem, scale, inputs),
+                     reference::exact_bound_over_actual(made.problem, scale, inputs, gradients)};
+}
+
+Json exact_json(const std::optional<ExactReport>& exact) {
+  if (!exact) return {};
+  const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(); };
+  return {{"probability_sum", number(exact->probability_sum)}, {"bound_over_actual", number(exact->bound_over_actual)}};
+}
+
+void print_exact(const std::optional<ExactReport>& exact) {
+  if (!exact) return;
+  print("fixed point   bounds are {:.2g} times dq; probabilities of a row add up to at most {:.4g}: {}\n",
+        exact->bound_over_actual, exact->probability_sum, exact->safe() ? "ok" : "TOO MUCH (the LSE does not belong to q and k)");
+}
+
+Result<AttentionBackwardKernel> prepare_kernel(const Options& options, const Choice& made) {
   auto engine = make_engine(options, made.target);
   if (!engine) return engine.error();
-  auto kernel = engine->prepare(made.choice.plan);
-  if (kernel) return std::optional(*std::move(kernel));
-  if (!optional || kernel.error().code != ErrorCode::toolchain) return kernel.error();
-  note(kernel.error().message);
-  note("going on without compiled kernels: the CPU executor needs none.");
-  return std::optional<AttentionBackwardKernel>();
+  return engine->prepare(made.choice.plan);
 }
 
 }  // namespace ordo::cli

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/options.hpp"
+#include "cli/report.hpp"
 #include "runtime/reference/attention.hpp"
 
 namespace ordo::cli {
@@ -30,7 +31,22 @@ Result<Execution> execute_repeatedly(std::optional<int> device, const Choice& ma
 reference::CheckResult compare_with_fp64(const Choice& made, float scale, const reference::HostInputs& inputs,
                                          const reference::HostGradients& gradients, bool on_gpu);
 
-/// Compiles the plan's kernels, or takes them from the cache. nullopt, with a note, where NVRTC is missing and `optional`.
-Result<std::optional<AttentionBackwardKernel>> prepare_kernel(const Options& options, const Choice& made, bool optional);
+/// What Accumulate::exact rests on.
+struct ExactReport {
+  double probability_sum = 0;    ///< reference::largest_probability_sum
+  double bound_over_actual = 0;  ///< reference::exact_bound_over_actual
+  [[nodiscard]] bool safe() const { return probability_sum < 2; }
+};
+
+/// For plans that accumulate exactly; nullopt for others.
+std::optional<ExactReport> report_exact(const Choice& made, float scale, const reference::HostInputs& inputs,
+                                        const reference::HostGradients& gradients);
+
+/// {probability_sum, bound_over_actual}; null where not finite, and for nullopt.
+Json exact_json(const std::optional<ExactReport>& exact);
+void print_exact(const std::optional<ExactReport>& exact);
+
+/// Compiles the plan's kernels, or takes them from the cache.
+Result<AttentionBackwardKernel> prepare_kernel(const Options& options, const Choice& made);
 
 }  // namespace ordo::cli

@@ -157,12 +157,12 @@ Result<int> bench(const BenchOptions& options) {
     return Error{
         ErrorCode::no_device,
         "ordo bench times kernels on a GPU, and there is none that ordo has kernels for (ordo doctor says what there is)"};
-  auto prepared = prepare_kernel(options, *made, false);
+  auto prepared = prepare_kernel(options, *made);
   if (!prepared) return prepared.error();
   const float scale = 1 / std::sqrt(static_cast<float>(made->problem.head_dim));
   auto problem = GpuProblem::create(**device, made->problem, scale, make_inputs(made->problem, scale, options.seed));
   if (!problem) return problem.error();
-  if (auto used = problem->use(**prepared); !used) return used.error();
+  if (auto used = problem->use(*prepared); !used) return used.error();
   auto one = warm_up(*problem, options.warmup_seconds);
   if (!one) return one.error();
   const std::int64_t repeats =

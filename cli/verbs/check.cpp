@@ -25,7 +25,7 @@ Result<int> check(const CheckOptions& options) {
   if (!device) return device.error();
   std::optional<AttentionBackwardKernel> kernel;
   if (*device) {
-    auto prepared = prepare_kernel(options, *made, false);
+    auto prepared = prepare_kernel(options, *made);
     if (!prepared) return prepared.error();
     kernel = *std::move(prepared);
   }
@@ -35,9 +35,10 @@ Result<int> check(const CheckOptions& options) {
                                       static_cast<int>(options.repeats), options.threads);
   if (!execution) return execution.error();
   const reference::CheckResult result = compare_with_fp64(*made, scale, inputs, execution->gradients, device->has_value());
+  const std::optional<ExactReport> exact = report_exact(*made, scale, inputs, execution->gradients);
   // `atomic` promises no bits.
   const bool bits_matter = made->choice.plan.accumulate != Accumulate::atomic;
-  const bool passed = result.passed() && (execution->same_bits || !bits_matter);
+  const bool passed = result.passed() && (execution->same_bits || !bits_matter) && (!exact || exact->safe());
   if (options.json) {
     print_json({{"problem", to_text(made->problem)},
                 {"plan", to_text(made->choice.plan)},
@@ -46,6 +47,7 @@ Result<int> check(const CheckOptions& options) {
                 {"seed", options.seed},
                 {"max_relative_error", errors_json(result, &reference::GradientError::relative)},
                 {"allowed_relative_error", errors_json(result, &reference::GradientError::allowed)},
+                {"exact", exact_json(exact)},
                 {"repeats", execution->repeats},
                 {"same_bits", execution->same_bits},
                 {"passed", passed}});
@@ -53,6 +55,7 @@ Result<int> check(const CheckOptions& options) {
     print("problem       {}\nplan          {}\ndevice        {}\n", to_text(made->problem), to_text(made->choice.plan),
           execution->device);
     print_errors(result);
+    print_exact(exact);
     print("bits          {} over {} repeats{}\n", execution->same_bits ? "the same" : "DIFFERENT", execution->repeats,
           bits_matter ? "" : " (atomic does not promise them)");
     print("{}\n", passed ? "passed" : "FAILED");

@@ -62,6 +62,12 @@ ORDO_API HostGradients gradients_straightforward(const AttentionBackward& proble
 ORDO_API Result<HostGradients> execute(const AttentionBackward& problem, const Plan& plan, float scale, const HostInputs& inputs,
                                        int threads = 0, const Progress& progress = {});
 
+/// How coarse Accumulate::exact is on these inputs: the norm of the bounds R_i * C_d of dQ's elements over the norm of dQ. Each
+/// partial is rounded to 2^-30 of its bound, so that dQ's relative error grows with this ratio; at 2^20 it is no better than
+/// bf16's own.
+ORDO_API double exact_bound_over_actual(const AttentionBackward& problem, float scale, const HostInputs& inputs,
+                                        const HostGradients& gradients);
+
 /// Relative error of one gradient in the Frobenius norm, with the bound of the contract:
 /// ||x-ref|| <= max(5e-3*||ref||, 1.1*||straightforward-ref||) + 1e-6*||summed magnitudes||.
 struct GradientError {

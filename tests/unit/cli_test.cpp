@@ -200,6 +200,11 @@ TEST_CASE("cli: check on the CPU") {
     CHECK(json["passed"] == true);
     CHECK(json["same_bits"] == true);
     CHECK(json["repeats"] == 4);
+    CHECK(json["exact"].is_null() == (accumulate == std::string("ordered")));
+    if (!json["exact"].is_null()) {
+      CHECK(json["exact"]["probability_sum"].get<double>() == doctest::Approx(1).epsilon(1e-4));
+      CHECK(json["exact"]["bound_over_actual"].get<double>() > 1);
+    }
     for (const char* name : {"dq", "dk", "dv"}) {
       const double error = json["max_relative_error"][name];
       CHECK(error > 1e-4);  // 16-bit results are never exact
@@ -227,7 +232,7 @@ TEST_CASE("cli: run computes what it is not given, and writes gradients with the
   const Json json = json_of(ordo_command(folder, command + " --json"));
   CHECK(json["passed"] == true);
   CHECK(json["same_bits"] == true);
-  CHECK(json["largest_probability_sum"].get<double>() == doctest::Approx(1).epsilon(1e-4));
+  CHECK(json["exact"].is_null());
   const auto gradients = io::read_safetensors(out);
   REQUIRE(gradients.ok());
   CHECK(gradients->metadata.at("plan") == json["plan"].get<std::string>());
@@ -251,7 +256,10 @@ TEST_CASE("cli: run computes what it is not given, and writes gradients with the
   REQUIRE(io::write_safetensors(in, content).ok());
   const Outcome wrong = ordo_command(folder, command + " --accumulate exact");
   CHECK(wrong.code == 1);
-  CHECK(contains(wrong.err, "the LSE does not belong") == "the LSE does not belong");
+  CHECK(contains(wrong.out, "the LSE does not belong") == "the LSE does not belong");
+  const Outcome told = ordo_command(folder, command + " --accumulate ordered");
+  CHECK(told.code == 0);
+  CHECK(contains(told.err, "the lse does not belong") == "the lse does not belong");
 }
 
 TEST_CASE("cli: run goes on without NVRTC, compile does not") {
