@@ -160,7 +160,7 @@ double exact_bound_over_actual(const AttentionBackward& problem, float scale, co
   for_each_element(task, [&](std::size_t element, std::size_t row, std::size_t column) {
     if (sees_nothing(inputs.lse[row])) return;
     const double bound = std::ldexp(double{scale}, grid.rows[row] + grid.columns[column]);
-    const double value = double{widen(problem.dtype, gradients.dq[element])};
+    const auto value = double{widen(problem.dtype, gradients.dq[element])};
     if (!std::isfinite(value)) return;
     bounds += bound * bound;
     actual += value * value;

@@ -46,6 +46,7 @@ Plan plan_of(const AttentionBackward& p, Schedule schedule = Schedule::ascending
 
 std::vector<double> wide(DType dtype, const std::vector<std::uint16_t>& x) {
   std::vector<double> out;
+  out.reserve(x.size());
   for (const std::uint16_t bits : x) out.push_back(double{widen(dtype, bits)});
   return out;
 }
