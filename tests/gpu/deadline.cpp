@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -59,7 +61,13 @@ class Watcher {
 
 }  // namespace
 
-Deadline::Deadline(std::string what, double seconds) { Watcher::instance().push(std::move(what), seconds); }
+Deadline::Deadline(std::string what, double seconds) {
+  static const double scale = [] {
+    const char* text = std::getenv("ORDO_DEADLINE_SCALE");
+    return text == nullptr ? 1.0 : std::max(1.0, std::strtod(text, nullptr));
+  }();
+  Watcher::instance().push(std::move(what), scale * seconds);
+}
 Deadline::~Deadline() { Watcher::instance().pop(); }
 
 void stop(int status, const std::string& message) {

@@ -19,6 +19,7 @@ class Stopwatch {
 
 /// While it lives, the process ends with status 3 and prints `what` if it lives longer than `seconds`. A thread watches, so that
 /// a host blocked inside the driver is caught as well. The innermost of several counts.
+/// $ORDO_DEADLINE_SCALE multiplies every limit: slow tools such as compute-sanitizer need 20 or more.
 class Deadline {
  public:
   explicit Deadline(std::string what, double seconds = 20);
