@@ -54,6 +54,7 @@ struct Scheduler {
   /// Tickets of one cluster only grow, so the block is found by walking on.
   static __device__ __forceinline__ Item item_of(const schedule::Geometry& g, int ticket, State& state) {
     const int groups = schedule::ceil_div(g.walks, g.head_group);
+#pragma unroll 1
     for (; state.block < groups + kConvertLag; ++state.block) {
       const int walk_items = state.block < groups ? walks_of(g, state.block) * g.units : 0;
       const int converted = state.block - kConvertLag;
@@ -162,10 +163,13 @@ struct Loader {
     if (item.steps == 0) wait_kv_empty();
     bool first = true;
     int left = item.steps;
+    // Not unrolled where a static shape makes the counts constants: the copies would spill.
+#pragma unroll 1
     for (int member = 0; member < config.group && left > 0; ++member) {
       const int head = kv_head * config.group + member;
       const int head_tile = (batch * kv_heads(params.shape) * config.group + head) * g.q_tiles;
       int q = schedule::start_q(g, at);
+#pragma unroll 1
       for (int t = schedule::steps(g, item.unit); t > 0; --t) {
         load_step({q * config.tile_q, head_tile + q, schedule::rank(g, at, q), --left == 0}, head, batch);
         if (first) load_kv(item.unit, kv_head, batch);
@@ -181,6 +185,7 @@ struct Loader {
   __device__ __forceinline__ void load_sums(Item item) {
     static_assert(kQBytes == kSliceBytes && kSlices == 2);
     const schedule::Geometry g = geometry(params.shape);
+#pragma unroll 1
     for (int i = 0; i < kConvertTiles; ++i) {
       const int tile = item.first + i * config.cluster + static_cast<int>(rank);
       const u32 contributors = tile < item.unit ? static_cast<u32>(schedule::contributors(g, tile % g.q_tiles)) : 0u;
