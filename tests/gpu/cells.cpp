@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::array<std::int64_t, 9> kLengths{1, 7, 64, 100, 129, 512, 1000, 2048, 4096};
 constexpr int kFewWorkers = 7;
+constexpr std::int64_t kTileKv = 128;
 
 enum Factor { mask, schedule, accumulate, form, dtype, heads, seqlen_q, seqlen_k, static_shape, walks, workers };
 
@@ -31,7 +32,7 @@ CoverRequest request() {
 }
 
 /// Heads and batch. `many`: more items than an SM count of CTAs takes at once, as far as the fp64 reference stays affordable.
-void set_heads(AttentionBackward& p, int kind, bool many, int unit_kv) {
+void set_heads(AttentionBackward& p, int kind, bool many, std::int64_t unit_kv) {
   constexpr std::int64_t kManyItems = 300, kPairs = std::int64_t{1} << 25, kLargeShape = std::int64_t{1} << 21;
   const bool large = p.seqlen_q * p.seqlen_k >= kLargeShape;
   const std::array<std::array<std::int64_t, 2>, 3> counts{
@@ -50,7 +51,7 @@ Target target_of(const Target& device, bool few, Schedule schedule, const Attent
   Target target = device;
   target.sm_count = kFewWorkers;
   if (schedule == Schedule::alternate) {  // a walk must be resident whole
-    const int units = static_cast<int>((p.seqlen_k + 128 * cluster - 1) / (128 * cluster));
+    const int units = static_cast<int>((p.seqlen_k + kTileKv * cluster - 1) / (kTileKv * cluster));
     target.sm_count = std::clamp(units * cluster, kFewWorkers, device.sm_count);
   }
   return target;
@@ -68,7 +69,7 @@ std::vector<Cell> cover_cells(const Target& target, std::vector<std::string>& er
     const int cluster = level[form] == 2 ? 2 : 1;
     p.seqlen_q = kLengths[static_cast<std::size_t>(level[seqlen_q])];
     p.seqlen_k = kLengths[static_cast<std::size_t>(level[seqlen_k])];
-    set_heads(p, level[heads], level[walks] == 1, 128 * cluster);
+    set_heads(p, level[heads], level[walks] == 1, kTileKv * cluster);
     const Schedule how = schedules_of(p.mask)[static_cast<std::size_t>(level[schedule])];
     const Target where = target_of(target, level[workers] == 1, how, p, cluster);
     auto plan = plan_with(p, where, how, static_cast<Accumulate>(level[accumulate]), cluster, level[static_shape] == 1);

@@ -298,8 +298,9 @@ TEST_CASE("offsets beyond 2^31 elements") {
   constexpr std::int64_t kFar = (std::int64_t{1} << 31) + 4096;
   const AttentionBackward p{
       .batch = 2, .seqlen_q = 150, .seqlen_k = 150, .heads = 2, .kv_heads = 2, .head_dim = 128, .mask = Mask::causal};
-  const std::array layouts{far_apart(p, kFar, 256, 128), far_apart(p, 128, std::int64_t{1} << 24, 256),
-                           far_apart(p, 150 * 128, 128, kFar)};
+  const std::array layouts{far_apart(p, kFar, p.heads * p.head_dim, p.head_dim),
+                           far_apart(p, p.head_dim, std::int64_t{1} << 24, 2 * p.head_dim),
+                           far_apart(p, p.seqlen_q * p.head_dim, p.head_dim, kFar)};
   std::int64_t elements = 0;
   for (const Layout& layout : layouts) elements = std::max(elements, layout.sizes[0]);
   const auto bytes = static_cast<std::size_t>(elements) * 2;

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <map>
+#include <exception>
 #include <memory>
 #include <optional>
 
@@ -19,7 +19,7 @@
 namespace ordo::bench {
 namespace {
 
-enum Status { kOk = 0, kFailed = 1, kEnvironment = 3 };
+constexpr int kOk = 0, kFailed = 1, kBadUsage = 2, kEnvironment = 3;
 
 struct Case {
   Plan plan;          ///< measured
@@ -223,7 +223,7 @@ int report(const Error& error) {
     return kOk;
   }
   fmt::print(stderr, "{}\n", error.message);
-  return error.code == ErrorCode::invalid_argument || error.code == ErrorCode::invalid_plan ? 2 : kEnvironment;
+  return error.code == ErrorCode::invalid_argument || error.code == ErrorCode::invalid_plan ? kBadUsage : kEnvironment;
 }
 
 int list(const Options& options) {
@@ -260,6 +260,11 @@ int run(const Options& options) {
 }  // namespace ordo::bench
 
 int main(int argc, char** argv) {
-  const ordo::bench::Parsed parsed = ordo::bench::parse(argc, argv);
-  return parsed.run ? ordo::bench::run(parsed.options) : parsed.status;
+  try {
+    const ordo::bench::Parsed parsed = ordo::bench::parse(argc, argv);
+    return parsed.run ? ordo::bench::run(parsed.options) : parsed.status;
+  } catch (const std::exception& exception) {  // out of memory, most likely
+    (void)std::fprintf(stderr, "%s\n", exception.what());
+    return 3;
+  }
 }
