@@ -47,10 +47,11 @@ std::vector<WgmmaForm> main_forms(const Plan& plan) {
   return forms;
 }
 
+/// Names nothing that is not baked: plans that differ in run-time fields (workers, head_group, shift_stride) share kernels.
 std::string plan_file(const Plan& plan, bool with_wgmma) {
-  std::string text = fmt::format(
-      "// {}\nnamespace ordo::attention_backward {{\n{}}}  // namespace ordo::attention_backward\n\nnamespace ordo {{\n{}",
-      to_text(plan), config_text(plan), conversion_wrappers(plan.dtype));
+  std::string text =
+      fmt::format("namespace ordo::attention_backward {{\n{}}}  // namespace ordo::attention_backward\n\nnamespace ordo {{\n{}",
+                  config_text(plan), conversion_wrappers(plan.dtype));
   if (with_wgmma)
     for (const WgmmaForm& form : main_forms(plan)) text += wgmma_wrapper(form, plan.dtype);
   return text + "}  // namespace ordo\n";

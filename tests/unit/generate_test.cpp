@@ -147,6 +147,17 @@ TEST_CASE("every kind of plan generates text, twice the same, that shared memory
   CHECK(texts.size() == every_plan().size());  // no two kinds share a main kernel
 }
 
+TEST_CASE("plans that differ in run-time fields alone share their kernels") {
+  const Plan plan = every_plan().front();
+  Plan other = plan;
+  other.workers = plan.workers / 2 + 1;
+  other.head_group = plan.head_group + 1;
+  other.shift_stride = plan.shift_stride + 1;
+  const std::vector<KernelSource> sources = sources_of(plan), others = sources_of(other);
+  REQUIRE(others.size() == sources.size());
+  for (std::size_t i = 0; i < sources.size(); ++i) CHECK(others[i].text == sources[i].text);
+}
+
 TEST_CASE("kernels of a cover of the kinds compile without spills, and take the parameters the host passes") {
   const Result<Compiler> nvrtc = Compiler::open();
   if (!nvrtc) {
