@@ -75,9 +75,8 @@ ORDO_DEVICE void fence_async_shared() { asm volatile("fence.proxy.async.shared::
 /// The same for global memory alone; the form without a space adds a MEMBAR.ALL.GPU (500 clk more, measured).
 ORDO_DEVICE void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-/// Programmatic dependent launch: wait until the kernels this one depends on have finished and flushed; or let dependents start.
+/// Programmatic dependent launch: waits until the kernels this one depends on have finished and their writes are visible.
 ORDO_DEVICE void wait_for_predecessors() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-ORDO_DEVICE void let_successors_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 ORDO_DEVICE u32 load_acquire(const u32* address) {
   u32 x;
