@@ -139,11 +139,17 @@ Result<void> Connection::prepare_schema() {
     if (*id == 0 && *version == 0 && *tables == 0) return std::int64_t{0};
     return foreign("another program made it");
   };
-  Result<std::int64_t> version = read_header();
-  if (!version) {
+  const auto read_snapshot = [&]() -> Result<std::int64_t> {
+    // Of one moment: a process that makes the file between two of the reads would make it look like another program's.
+    const Result<Transaction> snapshot = Transaction::begin_read(db.get());
+    if (!snapshot) return snapshot.error();
+    const Result<std::int64_t> found = read_header();
     const bool no_database = (sqlite3_extended_errcode(db.get()) & 0xff) == SQLITE_NOTADB;
-    return no_database ? foreign("not an SQLite file") : version.error();
-  }
+    if (!found && no_database) return foreign("not an SQLite file");
+    return found;
+  };
+  Result<std::int64_t> version = read_snapshot();
+  if (!version) return version.error();
   if (*version > schema_version) writable = false;
   if (*version != 0) return {};
 

@@ -103,6 +103,11 @@ Result<Transaction> Transaction::begin(sqlite3* db) {
   return Transaction(db);
 }
 
+Result<Transaction> Transaction::begin_read(sqlite3* db) {
+  if (Result<void> ok = execute(db, "BEGIN"); !ok) return ok.error();
+  return Transaction(db);
+}
+
 Transaction::~Transaction() {
   if (db_ != nullptr)
     sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);  // SQLite may have rolled back already: no error to anybody

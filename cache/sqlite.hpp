@@ -77,7 +77,10 @@ Result<std::int64_t> query_integer(sqlite3* db, const char* sql);
 /// committed.
 class Transaction {
  public:
+  /// For writing: takes the write lock at once.
   static Result<Transaction> begin(sqlite3* db);
+  /// For reads that must see one state of the file: none of it changes between the first read and the end.
+  static Result<Transaction> begin_read(sqlite3* db);
   Transaction(Transaction&& other) noexcept : db_(std::exchange(other.db_, nullptr)) {}
   Transaction& operator=(Transaction&&) = delete;
   ~Transaction();
