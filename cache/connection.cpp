@@ -22,7 +22,7 @@ namespace {
 constexpr std::int64_t application_id = 0x6f72646f;  // "ordo"
 constexpr std::int64_t schema_version = 1;
 constexpr int minimum_sqlite = 3040000;
-constexpr int busy_timeout_ms = 30000;
+constexpr int busy_timeout_ms = 5000;
 constexpr int largest_value_bytes = 256 << 20;  // of any column: a hostile file must not ask for gigabytes
 constexpr std::int64_t codec_plain = 0;
 

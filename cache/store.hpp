@@ -60,7 +60,7 @@ class ORDO_API Store {
   /// machines that have no NVRTC to ask for its version.
   [[nodiscard]] Result<std::optional<Entry>> newest(const std::string& source_key) const;
   /// Stores; an existing row of the same key is replaced only if it is damaged. Errors: `sha256` is not of `bytes`, an empty key
-  /// or bytes, a store that cannot be written (read-only, disk full, locked by another process for 30 s, made by a newer ordo).
+  /// or bytes, a store that cannot be written (read-only, disk full, locked by another process for 5 s, made by a newer ordo).
   Result<void> put(const Entry& entry);
   /// Removes an entry; one that is not there is no error.
   Result<void> erase(const std::string& key);
