@@ -19,8 +19,6 @@ namespace {
 
 namespace device = attention_backward;
 
-constexpr int kElementwiseThreads = 256;
-
 std::size_t tiles_of(const AttentionBackward& problem, const Plan& plan) {
   return static_cast<std::size_t>(problem.batch * problem.heads * ((problem.seqlen_q + plan.tile_q - 1) / plan.tile_q));
 }
@@ -200,7 +198,7 @@ struct Launcher {
     device::ScalesParams params{tensors.k.data, tensors.v.data, strides_of(tensors.k), strides_of(tensors.v), scratch, shape};
     const auto blocks = static_cast<unsigned>((problem.seqlen_k + device::kScaleRows - 1) / device::kScaleRows);
     return launch(driver, functions.scales, "launch of ordo_scales", {blocks, static_cast<unsigned>(shape.walks)},
-                  kElementwiseThreads, 0, params, stream, {});
+                  device::kElementwiseThreads, 0, params, stream, {});
   }
 
   [[nodiscard]] unsigned tiles() const { return static_cast<unsigned>(tiles_of(problem, plan)); }
@@ -208,8 +206,8 @@ struct Launcher {
   Result<void> preprocess() const {
     device::PreprocessParams params{tensors.o.data,          tensors.d_o.data, tensors.lse, strides_of(tensors.o),
                                     strides_of(tensors.d_o), scratch,          shape};
-    return launch(driver, functions.preprocess, "launch of ordo_preprocess", {tiles()}, kElementwiseThreads, 0, params, stream,
-                  {});
+    return launch(driver, functions.preprocess, "launch of ordo_preprocess", {tiles()}, device::kElementwiseThreads, 0, params,
+                  stream, {});
   }
 
   Result<void> main() const {
@@ -253,12 +251,12 @@ struct Launcher {
                 "or use schedule descending",
                 to_string(plan.schedule), plan.workers, plan.cluster, functions.resident_clusters)};
       const auto clusters = static_cast<unsigned>(std::min<std::int64_t>(items, plan.workers));
-      return launch(driver, functions.main, "launch of ordo_main", {clusters * static_cast<unsigned>(plan.cluster)}, 384,
-                    shared_bytes, params, stream, {cooperative()});
+      return launch(driver, functions.main, "launch of ordo_main", {clusters * static_cast<unsigned>(plan.cluster)},
+                    device::kMainThreads, shared_bytes, params, stream, {cooperative()});
     }
     const auto clusters = static_cast<unsigned>(std::min<std::int64_t>(items, std::max(functions.resident_clusters, 1)));
-    return launch(driver, functions.main, "launch of ordo_main", {clusters * static_cast<unsigned>(plan.cluster)}, 384,
-                  shared_bytes, params, stream, {early_start()});
+    return launch(driver, functions.main, "launch of ordo_main", {clusters * static_cast<unsigned>(plan.cluster)},
+                  device::kMainThreads, shared_bytes, params, stream, {early_start()});
   }
 
   [[nodiscard]] device::DqOutput dq_output() const { return {tensors.dq.data, strides_of(tensors.dq), tensors.scale}; }

@@ -123,11 +123,13 @@ attention_backward::Config device_config(const Plan& plan) {
 Result<std::vector<KernelSource>> generate(const Plan& plan, const Target& target) {
   if (auto valid = plan.validate(); !valid) return valid.error();
   std::vector<KernelSource> sources;
-  sources.push_back(make_source(plan, target, "main", 384, attention_backward::layout_of(device_config(plan)).bytes));
-  sources.push_back(make_source(plan, target, "preprocess", 256, 0));
+  sources.push_back(make_source(plan, target, "main", attention_backward::kMainThreads,
+                                attention_backward::layout_of(device_config(plan)).bytes));
+  sources.push_back(make_source(plan, target, "preprocess", attention_backward::kElementwiseThreads, 0));
   if (plan.accumulate != Accumulate::ordered)
     sources.push_back(make_source(plan, target, "convert", attention_backward::convert_threads(device_config(plan)), 0));
-  if (plan.accumulate == Accumulate::exact) sources.push_back(make_source(plan, target, "scales", 256, 0));
+  if (plan.accumulate == Accumulate::exact)
+    sources.push_back(make_source(plan, target, "scales", attention_backward::kElementwiseThreads, 0));
   return sources;
 }
 

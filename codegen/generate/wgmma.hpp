@@ -14,8 +14,6 @@ struct WgmmaForm {
   bool transpose_a = false;  ///< A is MN-major (shared memory only)
   bool transpose_b = false;
   bool first = false;  ///< mma_first: D = A B
-
-  friend auto operator<=>(const WgmmaForm&, const WgmmaForm&) = default;
 };
 
 std::string wgmma_wrapper(const WgmmaForm& form, DType dtype);

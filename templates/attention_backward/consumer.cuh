@@ -401,7 +401,7 @@ struct Consumer {
 
   /// C_d^-1 for every column, once an item.
   __device__ __forceinline__ void load_column_scale(int walk) {
-    const int column = static_cast<int>(threadIdx.x) - (kThreads - kConsumerThreads);
+    const int column = static_cast<int>(threadIdx.x) - (kMainThreads - kConsumerThreads);
     named_sync(named.consumers, kConsumerThreads);  // the previous item's scales have been read
     if (column < config.head_dim) {
       const int exponent = params.scratch.key_exponents[static_cast<size_t>(walk) * (config.head_dim + 1) + column];

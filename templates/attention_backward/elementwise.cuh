@@ -6,9 +6,8 @@
 
 namespace ordo::attention_backward {
 
-inline constexpr int kBlock = 256;
-inline constexpr int kRowThreads = config.head_dim / 8;  // threads of a row, 8 elements (16 bytes) each
-inline constexpr int kPassRows = kBlock / kRowThreads;   // rows a block covers at once
+inline constexpr int kRowThreads = config.head_dim / 8;              // threads of a row, 8 elements (16 bytes) each
+inline constexpr int kPassRows = kElementwiseThreads / kRowThreads;  // rows a block covers at once
 
 ORDO_DEVICE uint4 load_16_bytes(const void* base, long long element) {
   return *reinterpret_cast<const uint4*>(static_cast<const u16*>(base) + element);

@@ -8,7 +8,6 @@
 
 namespace ordo::attention_backward {
 
-inline constexpr int kThreads = 384;  // one producer warpgroup, two consumers
 inline constexpr int kConsumerThreads = 256;
 // setmaxnreg: two consumer warpgroups and one producer share exactly the 3 x 168 that 384 threads launch with. At head_dim 128
 // the consumers fit in 224, which leaves the loader room for the walk state of every schedule; at 64 (tile_q 128) they need 232.

@@ -63,7 +63,7 @@ ORDO_DEVICE void run_main(const MainParams& params) {
 }  // namespace ordo::attention_backward
 
 extern "C" __global__ void __cluster_dims__(ordo::attention_backward::config.cluster, 1, 1)
-    __launch_bounds__(ordo::attention_backward::kThreads, 1)
+    __launch_bounds__(ordo::attention_backward::kMainThreads, 1)
         ordo_main(const __grid_constant__ ordo::attention_backward::MainParams params) {
   ordo::attention_backward::run_main(params);
 }

@@ -49,7 +49,8 @@ ORDO_DEVICE void run_preprocess(const PreprocessParams& params) {
   if constexpr (!kOrdered) {  // `ordered` stores its first partial instead
     uint4* dq = static_cast<uint4*>(params.scratch.dq) + static_cast<size_t>(place.tile) * (kSlices * kSliceBytes / 16);
 #pragma unroll
-    for (int i = 0; i < kSlices * kSliceBytes / 16 / kBlock; ++i) dq[i * kBlock + thread] = uint4{0, 0, 0, 0};
+    for (int i = 0; i < kSlices * kSliceBytes / 16 / kElementwiseThreads; ++i)
+      dq[i * kElementwiseThreads + thread] = uint4{0, 0, 0, 0};
   }
 
 #pragma unroll
@@ -91,7 +92,7 @@ ORDO_DEVICE void run_preprocess(const PreprocessParams& params) {
 
 }  // namespace ordo::attention_backward
 
-extern "C" __global__ void __launch_bounds__(ordo::attention_backward::kBlock, 4)
+extern "C" __global__ void __launch_bounds__(ordo::attention_backward::kElementwiseThreads, 4)
     ordo_preprocess(const __grid_constant__ ordo::attention_backward::PreprocessParams params) {
   ordo::attention_backward::run_preprocess(params);
 }

@@ -48,7 +48,7 @@ ORDO_DEVICE void run_scales(const ScalesParams& params) {
 
 }  // namespace ordo::attention_backward
 
-extern "C" __global__ void __launch_bounds__(ordo::attention_backward::kBlock, 4)
+extern "C" __global__ void __launch_bounds__(ordo::attention_backward::kElementwiseThreads, 4)
     ordo_scales(const __grid_constant__ ordo::attention_backward::ScalesParams params) {
   ordo::attention_backward::run_scales(params);
 }

@@ -14,6 +14,10 @@ inline constexpr int kItemSlots = 2;
 /// Slices of a dQ tile: column halves at head_dim 128 (tile_q 64), row halves at 64 (tile_q 128).
 constexpr int slices_of(const Config& c) { return c.tile_q * c.head_dim / 4096; }
 
+/// Threads of a block: of ordo_main (one producer warpgroup, two consumers), of ordo_preprocess and ordo_scales.
+inline constexpr int kMainThreads = 384;
+inline constexpr int kElementwiseThreads = 256;
+
 /// Threads of a block of ordo_convert: a warpgroup a slice.
 constexpr int convert_threads(const Config& c) { return 128 * slices_of(c); }
 
