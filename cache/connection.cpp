@@ -143,7 +143,7 @@ Result<void> Connection::prepare_schema() {
     // Of one moment: a process that makes the file between two of the reads would make it look like another program's.
     const Result<Transaction> snapshot = Transaction::begin_read(db.get());
     if (!snapshot) return snapshot.error();
-    const Result<std::int64_t> found = read_header();
+    Result<std::int64_t> found = read_header();
     const bool no_database = (sqlite3_extended_errcode(db.get()) & 0xff) == SQLITE_NOTADB;
     if (!found && no_database) return foreign("not an SQLite file");
     return found;
