@@ -88,7 +88,7 @@ int print_list(const std::vector<CellCases>& all) {
 
 constexpr const char* kColumns =
     "impl,plan_schedule,accumulate,cluster,head_dim,causal,batch,seqlen,heads,kv_heads,ms_median,ms_min,tflops,clock_mhz,watts,"
-    "same_bits,max_rel_err";
+    "same_bits,max_rel_err,plan";
 
 struct Row {
   Timing timing;
@@ -102,12 +102,12 @@ std::string number(const std::optional<double>& value, const char* format) {
 
 std::string csv_line(const AttentionBackward& p, const Plan& plan, const Row& row) {
   const std::optional<double> error = row.accuracy ? std::optional(row.accuracy->max_relative_error) : std::nullopt;
-  return fmt::format("ordo,{}{},{},{},{},{},{},{},{},{},{:.5f},{:.5f},{:.1f},{},{},{},{}", to_string(plan.schedule),
+  return fmt::format("ordo,{}{},{},{},{},{},{},{},{},{},{:.5f},{:.5f},{:.1f},{},{},{},{},\"{}\"", to_string(plan.schedule),
                      plan.static_shape ? "/static" : "", to_string(plan.accumulate), plan.cluster, p.head_dim,
                      p.mask == Mask::causal ? 1 : 0, p.batch, p.seqlen_q, p.heads, p.kv_heads, row.timing.ms_median,
                      row.timing.ms_min, p.flops() / row.timing.ms_median * 1e-9, number(row.timing.clock_mhz, "{:.0f}"),
                      number(row.timing.watts, "{:.0f}"), row.same_bits ? (*row.same_bits ? "1" : "0") : "",
-                     number(error, "{:.2e}"));
+                     number(error, "{:.2e}"), to_text(plan));
 }
 
 /// The whole run: kernels, then cell after cell.
