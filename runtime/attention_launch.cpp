@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <numbers>
 
 #include "codegen/generate/config.hpp"
 #include "codegen/schedule/proof.hpp"
 #include "runtime/kernel_impl.hpp"
+#include "runtime/launch.hpp"
+#include "runtime/tensor_view.hpp"
 #include "templates/attention_backward/params.cuh"
 #include "templates/attention_backward/shared_memory.cuh"
 
@@ -23,58 +24,6 @@ std::size_t tiles_of(const AttentionBackward& problem, const Plan& plan) {
   return static_cast<std::size_t>(problem.batch * problem.heads * ((problem.seqlen_q + plan.tile_q - 1) / plan.tile_q));
 }
 
-/// One tensor's checks; `strides` of dimensions of size 1 are never used and not looked at.
-Result<void> check_view(const char* name, const TensorView& view, std::int64_t batch, std::int64_t seqlen, std::int64_t heads) {
-  const auto error = [&](const std::string& what) {
-    return Error{ErrorCode::invalid_argument, fmt::format("tensor {}: {}", name, what)};
-  };
-  if (view.data == nullptr) return error("null pointer; pass a device pointer");
-  if (reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0)
-    return error(fmt::format("pointer {} is not 16-byte aligned; align it to 16 bytes", view.data));
-  const std::array<std::array<std::int64_t, 2>, 3> dimensions{
-      {{batch, view.batch_stride}, {seqlen, view.seqlen_stride}, {heads, view.head_stride}}};
-  constexpr std::array names{"batch", "seqlen", "head"};
-  for (std::size_t i = 0; i < dimensions.size(); ++i) {
-    const auto [size, stride] = dimensions[i];
-    if (size == 1) continue;
-    if (stride <= 0 || stride % 8 != 0 || stride >= (std::int64_t{1} << 39))
-      return error(
-          fmt::format("{} stride of {} elements; it must be a positive multiple of 8 elements (16 bytes) below 2^39; "
-                      "copy the tensor to a contiguous one otherwise",
-                      names[i], stride));
-  }
-  return {};
-}
-
-struct TensorMaps {
-  const Driver& driver;
-  const AttentionBackward& problem;
-
-  /// A 5-d map {64 columns, rows, 64-column chunks, heads, batch} with a box of `rows` rows and `chunks` chunks.
-  Result<void> encode(TensorMap& map, const char* what, const TensorView& view, std::int64_t seqlen, std::int64_t heads, int rows,
-                      int chunks) const {
-    const auto d = static_cast<cuuint64_t>(problem.head_dim);
-    const std::array<cuuint64_t, 5> sizes{64, static_cast<cuuint64_t>(seqlen), d / 64, static_cast<cuuint64_t>(heads),
-                                          static_cast<cuuint64_t>(problem.batch)};
-    // Strides in bytes, innermost left out. A dimension of size 1 is never stepped over: give it any legal stride.
-    const auto bytes = [&](std::int64_t size, std::int64_t stride) {
-      return static_cast<cuuint64_t>(size == 1 ? 128 : stride * 2);
-    };
-    const std::array<cuuint64_t, 4> strides{bytes(seqlen, view.seqlen_stride), 128, bytes(heads, view.head_stride),
-                                            bytes(problem.batch, view.batch_stride)};
-    const std::array<cuuint32_t, 5> box{64, static_cast<cuuint32_t>(rows), static_cast<cuuint32_t>(chunks), 1, 1};
-    const std::array<cuuint32_t, 5> steps{1, 1, 1, 1, 1};
-    const CUtensorMapDataType type =
-        problem.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
-    return driver.check(
-        driver.tensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), type, 5, view.data, sizes.data(), strides.data(),
-                                    box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-        what);
-  }
-};
-
 device::Strides strides_of(const TensorView& view) { return {view.batch_stride, view.seqlen_stride, view.head_stride}; }
 
 device::Scratch scratch_of(void* workspace, const WorkspaceLayout& layout) {
@@ -86,30 +35,6 @@ device::Scratch scratch_of(void* workspace, const WorkspaceLayout& layout) {
           .row_scale = reinterpret_cast<float*>(base + layout.row_scale),
           .poison = reinterpret_cast<unsigned int*>(base + layout.poison),
           .key_exponents = reinterpret_cast<int*>(base + layout.key_exponents)};
-}
-
-struct Grid {
-  unsigned x = 1, y = 1;
-};
-
-/// `attributes` may be empty. `what` is a literal, here and elsewhere on this path: a launch allocates nothing.
-template <class Params>
-Result<void> launch(const Driver& driver, CUfunction function, const char* what, Grid grid, int threads, int shared_bytes,
-                    Params& params, CUstream stream, std::initializer_list<CUlaunchAttribute> attributes) {
-  std::array<CUlaunchAttribute, 4> list{};
-  std::copy(attributes.begin(), attributes.end(), list.begin());
-  CUlaunchConfig config{};
-  config.gridDimX = grid.x;
-  config.gridDimY = grid.y;
-  config.gridDimZ = 1;
-  config.blockDimX = static_cast<unsigned>(threads);
-  config.blockDimY = config.blockDimZ = 1;
-  config.sharedMemBytes = static_cast<unsigned>(shared_bytes);
-  config.hStream = stream;
-  config.attrs = list.data();
-  config.numAttrs = static_cast<unsigned>(attributes.size());
-  std::array<void*, 1> arguments{&params};
-  return driver.check(driver.launchKernelEx(&config, function, arguments.data(), nullptr), what);
 }
 
 /// Lets a kernel start while the one before it drains; it waits itself (griddepcontrol.wait) before it reads what that one wrote.
@@ -171,10 +96,7 @@ Result<void> check_tensors(const AttentionBackward& problem, const AttentionBack
       return ok;
   if (tensors.lse == nullptr || reinterpret_cast<std::uintptr_t>(tensors.lse) % 4 != 0)
     return Error{ErrorCode::invalid_argument, "tensor lse: null or not 4-byte aligned; pass a device pointer to fp32"};
-  if (!(tensors.scale > 0) || !std::isfinite(tensors.scale))
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("softmax scale is {}; it must be positive and finite (1/sqrt(head_dim) is usual)", tensors.scale)};
-  return {};
+  return check_scale(tensors.scale);
 }
 
 namespace {
@@ -197,8 +119,8 @@ struct Launcher {
       return ok;
     device::ScalesParams params{tensors.k.data, tensors.v.data, strides_of(tensors.k), strides_of(tensors.v), scratch, shape};
     const auto blocks = static_cast<unsigned>((problem.seqlen_k + device::kScaleRows - 1) / device::kScaleRows);
-    return launch(driver, functions.scales, "launch of ordo_scales", {blocks, static_cast<unsigned>(shape.walks)},
-                  device::kElementwiseThreads, 0, params, stream, {});
+    return launch_kernel(driver, functions.scales, "launch of ordo_scales", {blocks, static_cast<unsigned>(shape.walks)},
+                         device::kElementwiseThreads, 0, params, stream, {});
   }
 
   [[nodiscard]] unsigned tiles() const { return static_cast<unsigned>(tiles_of(problem, plan)); }
@@ -206,13 +128,12 @@ struct Launcher {
   Result<void> preprocess() const {
     device::PreprocessParams params{tensors.o.data,          tensors.d_o.data, tensors.lse, strides_of(tensors.o),
                                     strides_of(tensors.d_o), scratch,          shape};
-    return launch(driver, functions.preprocess, "launch of ordo_preprocess", {tiles()}, device::kElementwiseThreads, 0, params,
-                  stream, {});
+    return launch_kernel(driver, functions.preprocess, "launch of ordo_preprocess", {tiles()}, device::kElementwiseThreads, 0,
+                         params, stream, {});
   }
 
   Result<void> main() const {
     device::MainParams params{};
-    const TensorMaps maps{driver, problem};
     // In a cluster each CTA fetches half of every Q and dO tile, 64 columns at a time; alone it fetches whole rows.
     const int chunks = plan.cluster == 2 ? 1 : plan.head_dim / 64;
     const int q_rows = plan.tile_q / plan.cluster;
@@ -229,11 +150,11 @@ struct Launcher {
                                         {&params.v, "cuTensorMapEncodeTiled of v", &tensors.v, true, plan.tile_kv, chunks},
                                         {&params.dk, "cuTensorMapEncodeTiled of dk", &tensors.dk, true, 64, 1},
                                         {&params.dv, "cuTensorMapEncodeTiled of dv", &tensors.dv, true, 64, 1}}};
-    for (const Wanted& w : wanted)
-      if (auto ok = maps.encode(*w.map, w.name, *w.view, w.keys ? problem.seqlen_k : problem.seqlen_q,
-                                w.keys ? problem.kv_heads : problem.heads, w.rows, w.chunks);
-          !ok)
-        return ok;
+    for (const Wanted& w : wanted) {
+      const std::int64_t seqlen = w.keys ? problem.seqlen_k : problem.seqlen_q, heads = w.keys ? problem.kv_heads : problem.heads;
+      const MappedTensor tensor{*w.view, problem.batch, seqlen, heads, problem.head_dim, problem.dtype};
+      if (auto ok = encode_tensor_map(driver, *w.map, w.name, tensor, w.rows, w.chunks); !ok) return ok;
+    }
     params.dq = dq_output();
     params.scratch = scratch;
     params.shape = shape;
@@ -251,20 +172,20 @@ struct Launcher {
                 "or use schedule descending",
                 to_string(plan.schedule), plan.workers, plan.cluster, functions.resident_clusters)};
       const auto clusters = static_cast<unsigned>(std::min<std::int64_t>(items, plan.workers));
-      return launch(driver, functions.main, "launch of ordo_main", {clusters * static_cast<unsigned>(plan.cluster)},
-                    device::kMainThreads, shared_bytes, params, stream, {cooperative()});
+      return launch_kernel(driver, functions.main, "launch of ordo_main", {clusters * static_cast<unsigned>(plan.cluster)},
+                           device::kMainThreads, shared_bytes, params, stream, {cooperative()});
     }
     const auto clusters = static_cast<unsigned>(std::min<std::int64_t>(items, std::max(functions.resident_clusters, 1)));
-    return launch(driver, functions.main, "launch of ordo_main", {clusters * static_cast<unsigned>(plan.cluster)},
-                  device::kMainThreads, shared_bytes, params, stream, {early_start()});
+    return launch_kernel(driver, functions.main, "launch of ordo_main", {clusters * static_cast<unsigned>(plan.cluster)},
+                         device::kMainThreads, shared_bytes, params, stream, {early_start()});
   }
 
   [[nodiscard]] device::DqOutput dq_output() const { return {tensors.dq.data, strides_of(tensors.dq), tensors.scale}; }
 
   Result<void> convert() const {
     device::ConvertParams params{dq_output(), scratch, shape};
-    return launch(driver, functions.convert, "launch of ordo_convert", {tiles()}, device::convert_threads(device_config(plan)), 0,
-                  params, stream, {early_start()});
+    return launch_kernel(driver, functions.convert, "launch of ordo_convert", {tiles()},
+                         device::convert_threads(device_config(plan)), 0, params, stream, {early_start()});
   }
 };
 

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <limits>
 
 #include "runtime/compiler.hpp"
+#include "runtime/reference/numbers.hpp"
 #include "tests/gpu/reference_source.hpp"
 
 namespace ordo::test {
@@ -66,6 +69,16 @@ Result<ReferenceKernels> ReferenceKernels::load(const Driver& driver, const std:
   return kernels;
 }
 
+Result<AttentionForward> ReferenceKernels::forward(const AttentionBackward& problem) const {
+  const std::string key = fmt::format("{} {} {}", to_string(problem.dtype), problem.head_dim, to_string(problem.mask));
+  if (const auto found = forwards_->find(key); found != forwards_->end()) return found->second;
+  KernelBuilderOptions options;
+  options.memory_cache_only = std::getenv("ORDO_CACHE") == nullptr;
+  auto made = AttentionForward::create(problem, options);
+  if (made) forwards_->emplace(key, *made);
+  return made;
+}
+
 Result<void> ReferenceKernels::launch(DType dtype, const char* name, std::array<unsigned, 3> grid, unsigned threads,
                                       void** arguments, CUstream stream, unsigned shared_bytes) const {
   CUkernel kernel = nullptr;
@@ -91,7 +104,7 @@ Result<void> ReferenceKernels::launch(DType dtype, const char* name, std::array<
 }
 
 Result<GpuProblem> GpuProblem::create(const ReferenceKernels& kernels, const AttentionBackward& problem, std::uint64_t seed,
-                                      bool with_reference, bool cheap) {
+                                      bool with_reference) {
   GpuProblem made;
   made.kernels_ = &kernels;
   made.problem_ = problem;
@@ -114,24 +127,11 @@ Result<GpuProblem> GpuProblem::create(const ReferenceKernels& kernels, const Att
   for (std::size_t i = 0; i < 3; ++i)
     if (auto ok = allocate(made.outputs_[i], elements(problem, static_cast<int>(i)) * 2); !ok) return ok.error();
   if (auto ok = allocate(made.lse_, rows * 4); !ok) return ok.error();
-  if (auto ok = allocate(made.lse64_, rows * 8); !ok) return ok.error();
-  Sizes z = sizes_of(problem, made.scale_);
-  if (cheap) {
-    void *o = made.inputs_[3].data(), *lse = made.lse_.data();
-    std::array<void*, 3> arguments{&z, &o, &lse};
-    if (auto ok = kernels.launch(problem.dtype, "ref_guess_forward", {static_cast<unsigned>((rows + 255) / 256), 1, 1}, 256,
-                                 arguments.data());
-        !ok)
-      return ok.error();
-    return made;
-  }
-  std::array<void*, 6> pointers{made.inputs_[0].data(), made.inputs_[1].data(), made.inputs_[2].data(),
-                                made.inputs_[3].data(), made.lse_.data(),       made.lse64_.data()};
-  std::array<void*, 7> arguments{&z, &pointers[0], &pointers[1], &pointers[2], &pointers[3], &pointers[4], &pointers[5]};
-  const auto q_rows = static_cast<unsigned>(problem.seqlen_q), q_heads = static_cast<unsigned>(problem.batch * problem.heads);
-  if (auto ok = kernels.launch(problem.dtype, "ref_forward", {q_rows, q_heads, 1}, 128, arguments.data()); !ok) return ok.error();
+  auto forward = kernels.forward(problem);
+  if (!forward) return forward.error();
+  if (auto ok = forward->launch(problem, made.forward_tensors(), nullptr); !ok) return ok.error();
   if (with_reference)
-    if (auto ok = made.make_reference(); !ok) return ok.error();
+    if (auto ok = made.refresh_reference(); !ok) return ok.error();
   return made;
 }
 
@@ -169,6 +169,49 @@ Result<void> GpuProblem::make_reference() {
       return ok;
   }
   return {};
+}
+
+AttentionForwardTensors GpuProblem::forward_tensors() {
+  const AttentionBackwardTensors t = tensors();
+  return {.q = t.q, .k = t.k, .v = t.v, .o = t.o, .lse = static_cast<float*>(lse_.data()), .scale = scale_};
+}
+
+Result<ForwardDeviation> GpuProblem::compare_forward() {
+  const auto rows = static_cast<std::size_t>(problem_.batch * problem_.heads * problem_.seqlen_q);
+  DeviceBuffer o64, lse64;
+  if (auto ok = allocate(o64, q_elements(problem_) * 8); !ok) return ok.error();
+  if (auto ok = allocate(lse64, rows * 8); !ok) return ok.error();
+  Sizes z = sizes_of(problem_, scale_);
+  std::array<void*, 5> pointers{inputs_[0].data(), inputs_[1].data(), inputs_[2].data(), o64.data(), lse64.data()};
+  std::array<void*, 6> arguments{&z, &pointers[0], &pointers[1], &pointers[2], &pointers[3], &pointers[4]};
+  const auto q_rows = static_cast<unsigned>(problem_.seqlen_q), q_heads = static_cast<unsigned>(problem_.batch * problem_.heads);
+  if (auto ok = kernels_->launch(problem_.dtype, "ref_forward", {q_rows, q_heads, 1}, 128, arguments.data()); !ok)
+    return ok.error();
+  std::vector<double> o_wanted(q_elements(problem_)), lse_wanted(rows);
+  std::vector<std::uint16_t> o(q_elements(problem_));
+  std::vector<float> lse(rows);
+  if (auto ok = o64.copy_to_host(o_wanted.data(), o_wanted.size() * 8); !ok) return ok.error();
+  if (auto ok = lse64.copy_to_host(lse_wanted.data(), lse_wanted.size() * 8); !ok) return ok.error();
+  if (auto ok = inputs_[3].copy_to_host(o.data(), o.size() * 2); !ok) return ok.error();
+  if (auto ok = lse_.copy_to_host(lse.data(), lse.size() * 4); !ok) return ok.error();
+
+  ForwardDeviation deviation;
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < o.size(); ++i) {
+    const double got = reference::widen(problem_.dtype, o[i]);
+    difference += (got - o_wanted[i]) * (got - o_wanted[i]);
+    norm += o_wanted[i] * o_wanted[i];
+  }
+  deviation.o = norm == 0 ? difference : std::sqrt(difference / norm);  // NaN where o is
+  for (std::size_t r = 0; r < rows; ++r) {
+    if (std::isinf(lse_wanted[r])) {
+      deviation.empty_wrong += lse[r] == -std::numeric_limits<float>::infinity() ? 0 : 1;
+    } else {
+      const double error = std::abs(lse[r] - lse_wanted[r]) / std::max(1.0, std::abs(lse_wanted[r]));
+      if (!(error <= deviation.lse)) deviation.lse = error;
+    }
+  }
+  return deviation;
 }
 
 AttentionBackwardTensors GpuProblem::tensors() const {
@@ -253,6 +296,7 @@ Result<void> GpuProblem::refresh_reference() {
   std::vector<float> lse(lse_.bytes() / 4);
   if (auto ok = lse_.copy_to_host(lse.data(), lse_.bytes()); !ok) return ok;
   const std::vector<double> wide(lse.begin(), lse.end());
+  if (auto ok = allocate(lse64_, wide.size() * 8); !ok) return ok;
   if (auto ok = lse64_.copy_from_host(wide.data(), lse64_.bytes()); !ok) return ok;
   return make_reference();
 }

@@ -5,16 +5,19 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "ordo/ordo.hpp"
+#include "runtime/attention_forward.hpp"
 #include "runtime/device.hpp"
 #include "runtime/driver.hpp"
 
 namespace ordo::test {
 
-/// The test's own kernels (reference_source.hpp), for both element types.
+/// The test's own kernels (reference_source.hpp), for both element types, and the generated forwards as they are needed.
 class ReferenceKernels {
  public:
   /// Compiles them with NVRTC and loads them. Two seconds or so.
@@ -23,10 +26,21 @@ class ReferenceKernels {
   [[nodiscard]] Result<void> launch(DType dtype, const char* name, std::array<unsigned, 3> grid, unsigned threads,
                                     void** arguments, CUstream stream = nullptr, unsigned shared_bytes = 0) const;
   [[nodiscard]] const Driver& driver() const { return *driver_; }
+  /// The generated forward for such problems, compiled at the first call. Not thread-safe.
+  [[nodiscard]] Result<AttentionForward> forward(const AttentionBackward& problem) const;
 
  private:
   const Driver* driver_ = nullptr;
   std::array<CUlibrary, 2> libraries_{};
+  std::shared_ptr<std::map<std::string, AttentionForward>> forwards_ =
+      std::make_shared<std::map<std::string, AttentionForward>>();
+};
+
+/// Errors of the generated forward against fp64.
+struct ForwardDeviation {
+  double o = 0;                  ///< ||o - fp64|| / ||fp64||
+  double lse = 0;                ///< largest |lse - fp64| / max(1, |fp64|) of rows that see anything
+  std::int64_t empty_wrong = 0;  ///< rows that see nothing whose lse is not -inf
 };
 
 /// Error of one gradient against the contract: ||x - ref|| <= max(5e-3 ||ref||, 1.1 ||straightforward - ref||) + 1e-6 ||mass||.
@@ -39,13 +53,15 @@ struct Deviation {
 
 class GpuProblem {
  public:
-  /// Random inputs; `with_reference`: also the fp64 gradients (slow for long sequences). o and lse come from an fp64 forward
-  /// unless `cheap`, which makes them up (see ref_guess_forward): for timing alone. Works on the default stream and may return
-  /// before that is done.
+  /// Random inputs, o and lse from the generated forward; `with_reference`: also the fp64 gradients (slow for long sequences).
+  /// Works on the default stream and may return before that is done.
   static Result<GpuProblem> create(const ReferenceKernels& kernels, const AttentionBackward& problem, std::uint64_t seed,
-                                   bool with_reference, bool cheap = false);
+                                   bool with_reference);
 
   [[nodiscard]] AttentionBackwardTensors tensors() const;
+  [[nodiscard]] AttentionForwardTensors forward_tensors();
+  /// Holds o and lse as they are now against fp64.
+  [[nodiscard]] Result<ForwardDeviation> compare_forward();
   Result<void> poison(CUstream stream = nullptr);
   /// dq, dk, dv after a launch.
   Result<std::array<Deviation, 3>> compare() const;

@@ -58,20 +58,8 @@ extern "C" __global__ void ref_noise(u32* out, long long words, u64 seed) {
     out[i] = (u32)(mix(seed * 0x100000001B3ull + (u64)i) >> 32);
 }
 
-// What a forward gives for standard normal q, k and v, in the mean and without its cost: S is standard normal, so LSE is about
-// ln(keys) + 1/2, and O, a mean of `keys` values weighted by exp(S), has variance e / keys. `o` comes as standard normal noise.
-extern "C" __global__ void ref_guess_forward(Sizes z, u16* o, float* lse) {
-  long long r = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-  if (r >= (long long)z.batch * z.heads * z.sq) return;
-  int i = r % z.sq, h = (r / z.sq) % z.heads, b = r / z.sq / z.heads, keys = visible_end(z, i);
-  lse[r] = keys > 0 ? logf((float)keys) + 0.5f : -__uint_as_float(0x7f800000u);
-  float size = keys > 0 ? fminf(sqrtf(2.7182818f / (float)keys), 1.f) : 0.f;
-  u16* row = o + at(b, i, h, z.sq, z.heads, z.d);
-  for (int x = 0; x < z.d; ++x) row[x] = round16(to_float(row[x]) * size);
-}
-
-// One block a row: LSE, O in fp64 and rounded.
-extern "C" __global__ void ref_forward(Sizes z, const u16* q, const u16* k, const u16* v, u16* o, float* lse, double* lse64) {
+// One block a row: O and LSE in fp64.
+extern "C" __global__ void ref_forward(Sizes z, const u16* q, const u16* k, const u16* v, double* o, double* lse) {
   __shared__ double part[128];
   __shared__ double p[128];
   int i = blockIdx.x, h = blockIdx.y % z.heads, b = blockIdx.y / z.heads, hk = h / (z.heads / z.kv_heads), t = threadIdx.x;
@@ -93,12 +81,8 @@ extern "C" __global__ void ref_forward(Sizes z, const u16* q, const u16* k, cons
     }
     __syncthreads();
   }
-  if (t < z.d) o[at(b, i, h, z.sq, z.heads, z.d) + t] = round16(end > 0 ? (float)(acc / sum) : 0.f);
-  if (t == 0) {
-    long long r = ((long long)b * z.heads + h) * z.sq + i;
-    double l = end > 0 ? m + log(sum) : -__longlong_as_double(0x7ff0000000000000ll);
-    lse64[r] = l; lse[r] = (float)l;
-  }
+  if (t < z.d) o[at(b, i, h, z.sq, z.heads, z.d) + t] = end > 0 ? acc / sum : 0;
+  if (t == 0) lse[((long long)b * z.heads + h) * z.sq + i] = end > 0 ? m + log(sum) : -__longlong_as_double(0x7ff0000000000000ll);
 }
 
 // P and dS of one pair; `rounded`: the straightforward fp32 method, P and dS rounded to the type.

@@ -154,7 +154,7 @@ class Suite {
 
   Result<void> run_cell(const CellCases& entry) {
     const test::Deadline deadline(entry.cell.name + ": inputs and reference", 60);
-    auto problem = test::GpuProblem::create(device_.reference, entry.cell.problem, 1, false, true);
+    auto problem = test::GpuProblem::create(device_.reference, entry.cell.problem, 1, false);
     if (!problem) return problem.error();
     std::optional<test::GpuProblem> small;
     if (options_.checks) {

@@ -50,7 +50,7 @@ Result<void> print_launch(Device& device, Mask mask, Schedule schedule, Accumula
   if (!plan) return plan.error();
   auto kernel = device.engine.prepare(*plan);
   if (!kernel) return kernel.error();
-  auto problem = test::GpuProblem::create(device.reference, p, 1, false, true);
+  auto problem = test::GpuProblem::create(device.reference, p, 1, false);
   if (!problem) return problem.error();
   auto subject = Subject::create(device, *problem, *kernel);
   if (!subject) return subject.error();
