@@ -53,7 +53,9 @@ TEST_CASE("forward: every kind compiles without spills and takes the parameters 
 }
 
 TEST_CASE("forward: an invalid problem is refused before anything is compiled") {
-  const auto forward = AttentionForward::create({.seqlen_q = 64, .seqlen_k = 64, .head_dim = 96}, {.memory_cache_only = true});
+  KernelBuilderOptions options;
+  options.memory_cache_only = true;
+  const auto forward = AttentionForward::create({.seqlen_q = 64, .seqlen_k = 64, .head_dim = 96}, options);
   REQUIRE_FALSE(forward.ok());
   CHECK(forward.error().code == ErrorCode::invalid_problem);
 }
