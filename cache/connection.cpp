@@ -7,52 +7,16 @@
 #include <cstdint>
 #include <string_view>
 
+#include "cache/schema.hpp"
 #include "codegen/hash/sha256.hpp"
-
-// On disk: one SQLite file, rollback journal (a write-ahead log fails on network filesystems, and SQLite before 3.51.3 can lose
-// data in one). Schema 1:
-//   kernels  one row a kernel: everything but the bytes; `digest` is SHA-256 over all its other columns except `used`
-//   blobs    the cubins, apart, so that listing touches none of their pages. codec 0: as they are
-// A schema change raises user_version; a file of a newer schema is read if its tables still answer the statements below, never
-// written.
 
 namespace ordo::cache {
 namespace {
 
-constexpr std::int64_t application_id = 0x6f72646f;  // "ordo"
-constexpr std::int64_t schema_version = 1;
 constexpr int minimum_sqlite = 3040000;
 constexpr int busy_timeout_ms = 5000;
 constexpr int largest_value_bytes = 256 << 20;  // of any column: a hostile file must not ask for gigabytes
 constexpr std::int64_t codec_plain = 0;
-
-constexpr const char* schema_sql = R"(
-CREATE TABLE blobs(
-  id INTEGER PRIMARY KEY,
-  codec INTEGER NOT NULL,
-  data BLOB NOT NULL);
-CREATE TABLE kernels(
-  id INTEGER PRIMARY KEY,
-  key TEXT NOT NULL UNIQUE,
-  source_key TEXT NOT NULL,
-  name TEXT NOT NULL,
-  plan TEXT NOT NULL,
-  toolchain TEXT NOT NULL,
-  arch TEXT NOT NULL,
-  entry TEXT NOT NULL,
-  registers INTEGER NOT NULL,
-  stack_bytes INTEGER NOT NULL,
-  shared_bytes INTEGER NOT NULL,
-  barriers INTEGER NOT NULL,
-  spill_bytes INTEGER NOT NULL,
-  compile_ms REAL NOT NULL,
-  sha256 TEXT NOT NULL,
-  created INTEGER NOT NULL,
-  used INTEGER NOT NULL,
-  digest TEXT NOT NULL,
-  blob INTEGER NOT NULL REFERENCES blobs(id));
-CREATE INDEX kernels_by_source ON kernels(source_key);
-)";
 
 // The columns of an Entry in the order of entry_of().
 constexpr std::string_view entry_columns =
@@ -124,46 +88,12 @@ Result<std::unique_ptr<Connection>> Connection::open(const std::string& path) {
 }
 
 Result<void> Connection::prepare_schema() {
-  const auto foreign = [&](std::string_view why) {
-    return Error{ErrorCode::cache, fmt::format("{} is not a kernel cache of ordo ({}). Name another file, or remove it.",
-                                               sqlite3_db_filename(db.get(), "main"), why)};
-  };
-  const auto read_header = [&]() -> Result<std::int64_t> {  // the schema version; 0 for a file without anything in it
-    const Result<std::int64_t> id = query_integer(db.get(), "PRAGMA application_id");
-    if (!id) return id.error();
-    Result<std::int64_t> version = query_integer(db.get(), "PRAGMA user_version");
-    if (!version) return version.error();
-    const Result<std::int64_t> tables = query_integer(db.get(), "SELECT count(*) FROM sqlite_schema");
-    if (!tables) return tables.error();
-    if (*id == application_id && *version >= 1) return version;
-    if (*id == 0 && *version == 0 && *tables == 0) return std::int64_t{0};
-    return foreign("another program made it");
-  };
-  const auto read_snapshot = [&]() -> Result<std::int64_t> {
-    // Of one moment: a process that makes the file between two of the reads would make it look like another program's.
-    const Result<Transaction> snapshot = Transaction::begin_read(db.get());
-    if (!snapshot) return snapshot.error();
-    Result<std::int64_t> found = read_header();
-    const bool no_database = (sqlite3_extended_errcode(db.get()) & 0xff) == SQLITE_NOTADB;
-    if (!found && no_database) return foreign("not an SQLite file");
-    return found;
-  };
-  Result<std::int64_t> version = read_snapshot();
+  const Result<std::int64_t> version = read_schema(db.get());
   if (!version) return version.error();
-  if (*version > schema_version) writable = false;
-  if (*version != 0) return {};
-
-  // Larger pages read cubins of 20 to 400 KB about twice as fast. Takes effect only before the first write.
-  if (auto ok = execute(db.get(), "PRAGMA page_size=16384; PRAGMA journal_mode=DELETE;"); !ok) return ok;
-  Result<Transaction> transaction = Transaction::begin(db.get());
-  if (!transaction) return transaction.error();
-  version = read_header();  // again: another process may have been faster
-  if (!version) return version.error();
-  if (*version != 0) return {};
-  if (auto ok = execute(db.get(), schema_sql); !ok) return ok;
-  const std::string header = fmt::format("PRAGMA application_id={}; PRAGMA user_version={};", application_id, schema_version);
-  if (auto ok = execute(db.get(), header.c_str()); !ok) return ok;
-  return transaction->commit();
+  if (*version > schema_version()) writable = false;
+  if (*version >= schema_version() || (*version > 0 && !writable))
+    return {};  // an older file that cannot be written is read as it is
+  return migrate(db.get(), schema_version());
 }
 
 Result<void> Connection::prepare_statements() {
@@ -180,8 +110,8 @@ Result<void> Connection::prepare_statements() {
            Wanted{&insert_kernel,
                   "INSERT INTO kernels(key, source_key, name, plan, toolchain, arch, entry, registers, stack_bytes, "
                   "shared_bytes, barriers, "
-                  "spill_bytes, compile_ms, sha256, created, used, digest, blob) "
-                  "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?15, ?16, ?17)"},
+                  "spill_bytes, compile_ms, sha256, created, used, digest, blob, stored_bytes) "
+                  "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?15, ?16, ?17, ?18)"},
            Wanted{&erase_blob, "DELETE FROM blobs WHERE id IN (SELECT blob FROM kernels WHERE key = ?1)"},
            Wanted{&erase_kernel, "DELETE FROM kernels WHERE key = ?1"},
        }) {
@@ -229,6 +159,7 @@ Result<void> Connection::write(const Entry& e) {
       .bind(15, created)
       .bind(16, digest)
       .bind(17, std::int64_t{sqlite3_last_insert_rowid(db.get())})
+      .bind(18, static_cast<std::int64_t>(e.bytes.size()))
       .run();
 }
 

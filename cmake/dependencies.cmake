@@ -3,6 +3,7 @@
 find_package(fmt 9 REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
+find_package(tomlplusplus 3.3 REQUIRED)  # shape lists
 if(BUILD_TESTING)
   find_package(doctest 2.4 REQUIRED)
 endif()

@@ -26,6 +26,10 @@ std::string_view to_string(ErrorCode code) {
       return "io";
     case ErrorCode::cache:
       return "cache";
+    case ErrorCode::not_prepared:
+      return "not_prepared";
+    case ErrorCode::cancelled:
+      return "cancelled";
     case ErrorCode::internal:
       return "internal";
   }

@@ -81,6 +81,7 @@ struct PlanRequest {
   std::optional<Schedule> schedule;
   std::optional<Accumulate> accumulate;
   bool static_shape = false;
+  friend bool operator==(const PlanRequest&, const PlanRequest&) = default;
 };
 
 /// One plan the planner weighed.
