@@ -3,7 +3,10 @@
 find_package(fmt 9 REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
-find_package(tomlplusplus 3.3 REQUIRED)  # shape lists
+# Shape lists. Headers alone: the distributions' package files ask for their shared library, which users of libordo would need too.
+find_path(TOMLPLUSPLUS_INCLUDE_DIR toml++/toml.h REQUIRED)
+add_library(ordo_toml INTERFACE)
+target_include_directories(ordo_toml SYSTEM INTERFACE "${TOMLPLUSPLUS_INCLUDE_DIR}")
 if(BUILD_TESTING)
   find_package(doctest 2.4 REQUIRED)
 endif()
