@@ -50,12 +50,10 @@ Result<void> check_range(std::string_view name, std::int64_t value, std::int64_t
 
 /// The tiles that a kernel exists for: what two consumer warpgroups hold in the registers setmaxnreg can give them.
 Result<void> check_tiles(const Plan& plan) {
-  const bool wide = plan.head_dim == 128 && plan.tile_q == 64 && plan.tile_kv == 128;
-  const bool narrow = plan.head_dim == 64 && plan.tile_q == 128 && plan.tile_kv == 128;
-  if (wide || narrow) return {};
+  if (plan.tile_q == 64 && plan.tile_kv * plan.head_dim == 128 * 128) return {};
   return Error{ErrorCode::invalid_plan,
-               fmt::format("plan: no kernel exists for head_dim {} with tile_q {} and tile_kv {}; head_dim 128 has tile_q 64, "
-                           "head_dim 64 has tile_q 128, both tile_kv 128",
+               fmt::format("plan: no kernel exists for head_dim {} with tile_q {} and tile_kv {}; tile_q is 64, and tile_kv "
+                           "128 at head_dim 128, 256 at head_dim 64",
                            plan.head_dim, plan.tile_q, plan.tile_kv)};
 }
 

@@ -19,10 +19,8 @@ struct KernelClocks {
 inline constexpr KernelClocks kCluster128{3520, 9600};
 /// head_dim 128, 64x128, one CTA, dQ delayed by a step: 594 / 565 / 504.
 inline constexpr KernelClocks kSingle128{3690, 12000};
-/// head_dim 64, 128x128, one CTA: 538 / 522 / 471.
-inline constexpr KernelClocks kSingle64{4080, 4900};
-/// head_dim 64, 64x128, one CTA: not measured; the shared-memory traffic of a half step is 0.55 of the whole.
-inline constexpr KernelClocks kSingle64Short{2250, 4900};
+/// head_dim 64, 64x256, one CTA: 540 / 513 / 424.
+inline constexpr KernelClocks kSingle64{4000, 12000};
 
 /// From one unit's add into a dQ tile to the next unit's, release and poll included: the skew of ascending over 63 hops on 2
 /// heads x 16k and 15 hops on 8 x 4k (581 against 632, 552 against 600 TFLOP/s).

@@ -15,7 +15,7 @@ using schedule::Geometry;
 
 KernelClocks kernel_clocks(const Plan& plan) {
   if (plan.head_dim == 128) return plan.cluster == 2 ? kCluster128 : kSingle128;
-  return plan.tile_q == 128 ? kSingle64 : kSingle64Short;
+  return kSingle64;
 }
 
 /// What the closed forms and the simulation need, in seconds.
@@ -175,7 +175,7 @@ Prediction predict(const AttentionBackward& problem, const Plan& plan, const Tar
 int predict_registers(const Plan& plan) {
   constexpr int kConsumerThreads = 256;
   const int gradients = 2 * plan.tile_kv * plan.head_dim / kConsumerThreads;  // dK and dV
-  const int scores = 2 * plan.tile_q * plan.tile_kv / kConsumerThreads;       // S and dP; later fragments of P and dS, and dQ
+  const int scores = 2 * plan.tile_q * 128 / kConsumerThreads;  // S and dP of a block; later fragments of P and dS, and dQ
   int registers = gradients + scores + kBaseRegisters;
   if (plan.mask == Mask::causal) registers += kCausalRegisters;
   if (!plan.static_shape) registers += kDynamicShapeRegisters;

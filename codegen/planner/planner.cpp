@@ -32,10 +32,10 @@ Plan base_plan(const AttentionBackward& problem, const Target& target, Accumulat
   plan.accumulate = accumulate;
   plan.cluster = cluster;
   const bool wide = problem.head_dim == 128;
-  plan.tile_q = wide ? 64 : 128;
-  plan.tile_kv = 128;
+  plan.tile_q = 64;
+  plan.tile_kv = wide ? 128 : 256;
   plan.stages = 2;
-  plan.dq_buffers = wide && cluster == 1 && accumulate == Accumulate::ordered ? 2 : 1;
+  plan.dq_buffers = cluster == 1 && accumulate == Accumulate::ordered ? 2 : 1;
   plan.workers = std::clamp(target.sm_count / cluster, 1, 1024);
   if (static_shape) plan.static_shape = StaticShape{problem.batch, problem.seqlen_q, problem.seqlen_k, problem.kv_heads};
   return plan;

@@ -3,28 +3,31 @@
 // Notes on the main kernel, H200, sustained (power-limited, 1.65 .. 1.75 GHz at 690 W). TFLOP/s of the whole backward unless
 // said.
 //
-// Roofline. A step is 10 tile_q tile_kv head_dim FLOP: 2560 clk of tensor cores for 64 x 128 x 128 and for 128 x 128 x 64. ncu,
-// head_dim 128 in a cluster: tensor pipe 74 %, shared-memory pipe 75 %, issue slots 38 %, L2 21 %. So shared memory and power
-// bound it.
+// Roofline. A step is 10 tile_q tile_kv head_dim FLOP: 2560 clk of tensor cores for 64 x 128 x 128 and for 64 x 256 x 64. ncu,
+// head_dim 128 in a cluster: tensor pipe 72 %, shared-memory pipe 77 %, issue slots 29 %, L2 44 %. So shared memory and power
+// bound it: what saves energy pays even where it saves no clocks.
 //
 // What pays, measured here:
+// - head_dim 64 with 256 keys a CTA: half of the dQ adds and of the Q and dO loads of a 128 x 128 tile. Full 16k 501 -> 540, 4k
+//   468 -> 513; causal 16k 495 -> 508. The adds to global memory are about a fifth of a kernel's energy at 128 keys.
+// - Blocks of 64 keys that see nothing of a Q tile are left out: causal head_dim 64 1k 302 -> 329, 4k 451 -> 466; 128 1k 324 -> 349.
+// - Two dQ buffers for single CTAs: head_dim 64 full 16k 518 -> 536.
 // - Descriptors by addition (sm90/wgmma.cuh): 11 uniform instructions a product down to 5; head_dim 64 +1.5 %, 128 +0.5 %.
 // - Masked and unmasked bodies apart: head_dim 128 +1 %. The choice must be one for a warpgroup: with one a warp, dK was wrong.
 // - First contributor stores instead of adding to zeros: preprocess writes 134 MB less at 16384 tokens.
 // - `ordered` converts dQ inside this kernel (sums come from L2, no third launch): 128 full 16k 603 -> 614, 4k 571 -> 588, 1k 465
 // -> 476.
-// - State that follows from the step number, scheduler state in shared memory: what keeps every plan free of spills.
+// - State that follows from the step number, state from item to item in shared memory, thread numbers read anew outside the walk:
+//   what keeps every plan free of spills.
 //
 // What did not:
-// - head_dim 64 with 64-row Q tiles, K and V in registers and the next S computed early: 458 against 491 at 4k (power: N = 64
-//   instructions do half the work each).
-// - head_dim 64 in a cluster exchanging half of dS: 168 .. 262 bytes of spills; 434 against 461 when it was tried with 48.
+// - head_dim 64 with 64 x 128 tiles, K and V in registers and the next S computed early: 458 against 491 at 4k.
+// - head_dim 64 with 128 x 128 tiles: dQ one step late (200 bytes of spills), or after dK without a barrier between the
+//   warpgroups, or warpgroups taking turns to begin a step: all within 2 % of the barrier. Power bound them, not waiting.
+// - Warpgroups taking turns to begin a step at 64 x 256 (+1 % full 16k, -1 % at 4k, spills) and at head_dim 128 (equal).
+// - head_dim 64 in a cluster exchanging half of dS, 128 x 128: 434 against 461.
 // - One CTA an item instead of persistent ones: equal.
 // - Converting with more than one piece in flight in registers: spills (ptxas keeps the accumulators' registers to themselves).
-//
-// Open: at head_dim 64 neighbouring KV tiles reach a Q tile one step (~2900 clk) apart, about the length of a hop (poll 750, add
-// 1000, release 900), so `ordered` loses 3 % to `atomic` there; at 128 in a cluster they are four steps apart and it loses
-// nothing.
 #pragma once
 
 #include "schedule/schedule.cuh"

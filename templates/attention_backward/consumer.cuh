@@ -1,4 +1,5 @@
-// A consumer warpgroup: 64 keys of the CTA's KV tile. dK and dV stay in its registers over the whole walk of an item.
+// A consumer warpgroup: one or two blocks of 64 keys of the CTA's KV tile. dK and dV stay in its registers over the whole walk of
+// an item.
 //
 // S and dP are computed transposed (rows are keys), so that P and dS leave the accumulators already in the register layout of an
 // A operand and dV, dK need no trip through shared memory. Only dS is written there, once, for dQ.
@@ -14,15 +15,10 @@ namespace ordo::attention_backward {
 
 inline constexpr int kScores = config.tile_q / 2;     // S^T accumulators a thread: 64 keys x tile_q over 128 threads
 inline constexpr int kPairs = config.tile_q / 4;      // the same as 16-bit pairs
-inline constexpr int kOutputs = config.head_dim / 2;  // dK or dV accumulators a thread
+inline constexpr int kOutputs = config.head_dim / 2;  // dK or dV accumulators a thread, for each of its blocks
+inline constexpr int kBlocks = config.tile_kv / 128;  // blocks of 64 keys a warpgroup: warpgroup w has blocks w, w + 2, ...
+inline constexpr int kBlockBytes = 2 * 64 * 128;      // from one to the next, in tiles of 128-byte rows
 inline constexpr int kPartials = 32;                  // dQ accumulators a thread: a 64 x 64 slice
-
-// dQ = dS K needs the dS of both warpgroups. At head_dim 128 it is issued one step late, so that no consumer waits for the
-// other's dS: +1..8 % over a barrier between the two. At 64 the barrier is 2..7 % faster.
-inline constexpr bool kDelayDq = config.head_dim == 128;
-
-// P is rounded while dP is still being computed, except where S, dP, dK, dV and P do not fit in registers together.
-inline constexpr bool kRoundEarly = config.head_dim == 128;
 
 /// S^T = K Q^T or dP^T += V dO^T for 64 keys: `a` is the warpgroup's K or V rows, `b` the Q or dO tile.
 template <bool Accumulate>
@@ -88,38 +84,60 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void run() {
-    Ring<kItemSlots> items;
-    u32 kv_parity = 0;
-    while (true) {
-      const Item item = wait_item(shared, items);
+    // Registers are scarce during a walk: what an item says is read again after it, and what lives from item to item waits in
+    // shared memory, one word a warp: twice the item's number, plus the parity of k_full and v_full.
+    store_shared(item_state(), 0.f);
+    do {
+      __syncwarp();
+      const u32 state = static_cast<u32>(load_shared_int(item_state()));
+      barrier_wait(shared.barrier(barriers.item_full) + 8u * item_slot(state), (state / (2 * kItemSlots)) & 1u);
+      const Item item = read_item();
       if (item.kind == Item::convert) {
         if constexpr (kOrdered) convert_tiles(item);
       } else if (item.kind != Item::none) {
-        run_item(item, kv_parity);
+        run_item(item, state & 1u);
       }
-      __syncwarp();
-      if (lane == 0) release_item(shared, items);
-      items.advance();
-      if (item.kind == Item::none) break;
-      if (item.steps > 0) kv_parity ^= 1u;
-    }
+    } while (finish_item());
     // The adding warp has offered its buffers for steps that never came: take them, so that no barrier is left half full.
 #pragma unroll
     for (u32 i = 0; i < static_cast<u32>(config.dq_buffers); ++i)
       if (my_turn(number + i)) named_sync(staging_barrier(named.staging_free, number + i), 160);
   }
 
+  static __device__ __forceinline__ u32 item_slot(u32 state) { return (state >> 1) % kItemSlots; }
+  __device__ __forceinline__ u32 item_state() const { return shared.at(layout.item_states) + 4u * (4 * warpgroup + warp); }
+  /// The item in hand.
+  __device__ __forceinline__ Item read_item() const {
+    const u32 slot = item_slot(static_cast<u32>(load_shared_int(item_state())));
+    const int4 x = load_shared_int4(shared.at(layout.items) + slot * 16u);
+    return {x.x, x.y, x.z, x.w};
+  }
+
+  /// Hands the item back; false after the last one.
+  __device__ __forceinline__ bool finish_item() {
+    const u32 state = static_cast<u32>(load_shared_int(item_state()));
+    const Item item = read_item();
+    __syncwarp();
+    if (lane == 0) {
+      store_shared(item_state(), __uint_as_float((state + 2) ^ (item.steps > 0 ? 1u : 0u)));
+      barrier_arrive_remote(map_to_cta(shared.barrier(barriers.item_empty) + 8u * item_slot(state), 0));
+    }
+    return item.kind != Item::none;
+  }
+
   __device__ __forceinline__ void run_item(const Item& item, u32 kv_parity) {
     if constexpr (kExact) load_column_scale(item.first);
-    float dk[kOutputs], dv[kOutputs];
+    float dk[kBlocks][kOutputs], dv[kBlocks][kOutputs];
 #pragma unroll
-    for (int i = 0; i < kOutputs; ++i) dk[i] = dv[i] = 0.f;
+    for (int block = 0; block < kBlocks; ++block)
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) dk[block][i] = dv[block][i] = 0.f;
     if (item.steps > 0) {
       barrier_wait(shared.barrier(barriers.k_full), kv_parity);
       barrier_wait(shared.barrier(barriers.v_full), kv_parity);
       walk(item, dk, dv);
     }
-    store_outputs(item, dk, dv);
+    store_outputs(dk, dv);
   }
 
   /// `ordered`: finished dQ tiles to the caller, each warp one piece of every tile. The loader streams the sums through the
@@ -128,9 +146,10 @@ struct Consumer {
   __device__ __forceinline__ void convert_tiles(const Item& item) {
     static_assert(kConvertTiles % (2 * config.stages) == 0, "stage() and its parity must be the same after an item as before it");
     const schedule::Geometry g = geometry(params.shape);
-    const Piece piece{warpgroup, warp};
+    // Fresh, so that nothing derived from them is kept through the walks, where registers are scarce.
+    const int lane = fresh_lane(), warp = fresh(this->warp);
     const int full = warpgroup == 0 ? barriers.q_full : barriers.do_full;
-    const u32 buffer = shared.at(warpgroup == 0 ? layout.q : layout.d_o) + warp * 4096 + lane * 16;
+    const u32 buffer = shared.at(warpgroup == 0 ? layout.q : layout.d_o) + lane * 16;
 #pragma unroll 1
     for (int i = 0; i < kConvertTiles; ++i) {
       const int slot = static_cast<int>((number + i) % config.stages);
@@ -139,13 +158,16 @@ struct Consumer {
       if (tile < item.unit) {
         const TilePlace place = place_of(params.shape, g, tile);
         const bool any = schedule::contributors(g, place.q) > 0;  // else nobody has written its sums
+        // Half of the tile for each warpgroup: kSlices half pieces for each of its warps.
 #pragma unroll 1
-        for (int half = 0; half < 2; ++half) {
+        for (int n = 0; n < kSlices; ++n) {
+          const int half_piece = warp * kSlices + n;  // of this half of the tile
+          const int quarter = warpgroup * (2 * kSlices) + half_piece / 2, half = half_piece % 2;
           float2 x[8];
 #pragma unroll
           for (int j = 0; j < 8; ++j)
-            x[j] = any ? load_shared2(buffer + slot * kSliceBytes + j * 512 + half * 8) : float2{0.f, 0.f};
-          store_half_piece(params.dq, g, place, piece, half, x);
+            x[j] = any ? load_shared2(buffer + slot * kQBytes + (half_piece / 2) * 4096 + j * 512 + half * 8) : float2{0.f, 0.f};
+          store_half_piece(params.dq, g, place, {quarter / 4, quarter % 4}, half, x);
         }
       }
       __syncwarp();
@@ -159,41 +181,136 @@ struct Consumer {
     return base + warpgroup + 2 * static_cast<int>(step % config.dq_buffers);
   }
 
+  /// The first key of the warpgroup's first block.
+  __device__ __forceinline__ int first_key_of(const Item& item) const {
+    return (item.unit * config.cluster + static_cast<int>(rank)) * config.tile_kv + 64 * warpgroup;
+  }
+
   /// All steps of an item.
-  __device__ __forceinline__ void walk(const Item& item, float (&dk)[kOutputs], float (&dv)[kOutputs]) {
+  __device__ __forceinline__ void walk(const Item& item, float (&dk)[kBlocks][kOutputs], float (&dv)[kBlocks][kOutputs]) {
     const schedule::Geometry g = geometry(params.shape);
-    const int first_key = (item.unit * config.cluster + static_cast<int>(rank)) * config.tile_kv + 64 * warpgroup;
+    const int first_key = first_key_of(item);
     // A Q tile needs masking if its first row does not see the warpgroup's last key. One answer for all four warps: they issue
     // each wgmma together, so they must run the same body.
-    const int unmasked_from = first_visible_row(g, first_key + 63);
+    const int unmasked_from = first_visible_row(g, first_key + 128 * (kBlocks - 1) + 63);
     const Operand k = operand(shared.at(layout.k) + warpgroup * 8192), v = operand(shared.at(layout.v) + warpgroup * 8192);
 #pragma unroll 1
-    for (int left = item.steps; left > 0; --left) {
+    for (int place = 0; (place & Step::last) == 0; ++number) {
       barrier_wait(shared.barrier(barriers.q_full + stage()), stage_parity());
       barrier_wait(shared.barrier(barriers.do_full + stage()), stage_parity());
-      const int first_row = load_shared_int(shared.at(layout.steps) + (number % kStepSlots) * 16u);
+      place = load_shared_int(shared.at(layout.steps) + (number % kStepSlots) * 16u);
+      const bool first = (place & Step::first) != 0;
+      const int first_row = (place >> 2) * config.tile_q;
       // Two bodies, so that the masking of the few tiles that need it costs the others not even a branch between their
       // instructions.
       if (unmasked_from > first_row)
-        step<true>(left == item.steps, first_row, first_key, k, v, dk, dv);
+        masked_step(first, first_row, first_key, k, v, dk, dv);
       else
-        step<false>(left == item.steps, first_row, first_key, k, v, dk, dv);
-      ++number;
+        step(first, k, v, dk, dv);
     }
-    if constexpr (kDelayDq) finish_last_dq();
+    if (my_turn(number - 1)) finish_dq(number - 1);
   }
 
-  /// One Q tile.
-  template <bool Masked>
-  __device__ __forceinline__ void step(bool first, int first_row, int first_key, Operand k, Operand v, float (&dk)[kOutputs],
-                                       float (&dv)[kOutputs]) {
-    // Read K-major (S, dP) and transposed (dK, dV); the chunk distance is read only in the second use.
-    const Operand q_tile = operand(shared.at(layout.q), kQChunkBytes).advanced(stage() * kQBytes);
-    const Operand do_tile = operand(shared.at(layout.d_o), kQChunkBytes).advanced(stage() * kQBytes);
-    float s[kScores], dp[kScores];
-    u32 p[kPairs], ds[kPairs];
+  /// One Q tile, all of it visible. The scores of a block begin while dV and dK of the block before are computed.
+  __device__ __forceinline__ void step(bool first, Operand k, Operand v, float (&dk)[kBlocks][kOutputs],
+                                       float (&dv)[kBlocks][kOutputs]) {
+    const Operand q_tile = staged_tile(layout.q), do_tile = staged_tile(layout.d_o);
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      float s[kScores], dp[kScores];
+      u32 p[kPairs], ds[kPairs];
+      if (block == 0) {
+        issue_scores(s, dp, k, v, q_tile, do_tile);
+      } else {
+        // dP starts at zero here: its accumulators cannot be set while other products run. Delta is subtracted afterwards.
+        mma_fence();
+        multiply_scores<false>(s, k.advanced(block * kBlockBytes), q_tile);
+        mma_commit();
+        mma_wait<1>(dk[block - 1]);
+        pin(dv[block - 1]);
+        mma_fence();
+        multiply_scores<false>(dp, v.advanced(block * kBlockBytes), do_tile);
+        mma_commit();
+      }
+      mma_wait<1>(s);
+      exponentiate(s);
+      round_pairs(p, s);
+      mma_wait<0>(dp);
+      if (block > 0) add_neg_delta(dp);
+      multiply_elements(dp, s);
+      round_pairs(ds, dp);
+      if (block == 0) wait_ds_empty();
+      store_ds(ds, block);
+      pin(p);
+      pin(dv[block]);
+      mma_fence();
+      multiply_outputs(dv[block], p, do_tile);
+      if (block == kBlocks - 1) {
+        mma_commit();
+        finish_step(first, q_tile, ds, dk[block], dv[block]);
+      } else {
+        pin(ds);
+        pin(dk[block]);
+        mma_fence();
+        multiply_outputs(dk[block], ds, q_tile);
+        mma_commit();
+      }
+    }
+  }
 
-    // S^T = K Q^T;  dP^T - delta = V dO^T - delta, the accumulators starting at -delta.
+  /// A Q tile at the edge of the mask. Blocks that see nothing of it are left out, and nothing overlaps: a body with both
+  /// would need more registers than there are.
+  __device__ __forceinline__ void masked_step(bool first, int first_row, int first_key, Operand k, Operand v,
+                                              float (&dk)[kBlocks][kOutputs], float (&dv)[kBlocks][kOutputs]) {
+    const Operand q_tile = staged_tile(layout.q), do_tile = staged_tile(layout.d_o);
+    wait_ds_empty();
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const int key = first_key + 128 * block;
+      u32 ds[kPairs] = {};
+      if (first_visible_row(geometry(params.shape), key) < first_row + config.tile_q) {
+        float s[kScores], dp[kScores];
+        u32 p[kPairs];
+        issue_scores(s, dp, k.advanced(block * kBlockBytes), v.advanced(block * kBlockBytes), q_tile, do_tile);
+        mma_wait<1>(s);
+        exponentiate(s);
+        select_visible(s, key, first_row);
+        round_pairs(p, s);
+        mma_wait<0>(dp);
+        multiply_elements(dp, s);
+        select_visible(dp, key, first_row);
+        round_pairs(ds, dp);
+        store_ds(ds, block);
+        pin(p);
+        pin(dv[block]);
+        pin(ds);
+        pin(dk[block]);
+        mma_fence();
+        multiply_outputs(dv[block], p, do_tile);
+        multiply_outputs(dk[block], ds, q_tile);
+        mma_commit();
+        mma_wait<0>(dk[block]);
+        pin(dv[block]);
+      } else {
+        store_ds(ds, block);  // dQ is a sum over all blocks
+      }
+    }
+    announce_ds();
+    release(barriers.do_empty + stage());
+    if constexpr (!kExact) release(barriers.q_empty + stage());
+    if (!first && my_turn(number - 1)) finish_dq(number - 1);
+    load_row_scale();
+    if constexpr (kExact) release(barriers.q_empty + stage());  // the row scale lies in the same stage
+  }
+
+  /// The stage's Q or dO tile. Read K-major (S, dP) and transposed (dK, dV); the chunk distance is read only in the second use.
+  __device__ __forceinline__ Operand staged_tile(int buffer) const {
+    return operand(shared.at(buffer), kQChunkBytes).advanced(stage() * kQBytes);
+  }
+
+  /// S^T = K Q^T and dP^T - delta = V dO^T - delta, the accumulators starting at -delta.
+  __device__ __forceinline__ void issue_scores(float (&s)[kScores], float (&dp)[kScores], Operand k, Operand v, Operand q_tile,
+                                               Operand do_tile) {
     start_at_neg_delta(dp);
     pin(dp);
     mma_fence();
@@ -201,59 +318,43 @@ struct Consumer {
     mma_commit();
     multiply_scores<true>(dp, v, do_tile);
     mma_commit();
-
-    // P = exp2(S * scale * log2 e - LSE * log2 e);  dS = P (dP - delta).
-    mma_wait<1>(s);
-    exponentiate(s);
-    if constexpr (Masked) select_visible(s, first_key, first_row);
-    if constexpr (kRoundEarly) round_pairs(p, s);
-    mma_wait<0>(dp);
-    if constexpr (!kRoundEarly) pin(s);
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) dp[i] *= s[i];
-    if constexpr (Masked) select_visible(dp, first_key, first_row);
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      if constexpr (!kRoundEarly) p[i] = pack(s[2 * i], s[2 * i + 1]);
-      ds[i] = pack(dp[2 * i], dp[2 * i + 1]);
-    }
-
-    // dV += P^T dO;  dQ = dS K;  dK += dS^T Q.
-    finish_step(first, q_tile, do_tile, p, ds, dk, dv);
   }
 
-  /// dS to shared memory, then the three products that leave the tile.
-  __device__ __forceinline__ void finish_step(bool first, Operand q_tile, Operand do_tile, u32 (&p)[kPairs], u32 (&ds)[kPairs],
-                                              float (&dk)[kOutputs], float (&dv)[kOutputs]) {
-    const u32 buffer = number % kDsBuffers;
-    if constexpr (kDelayDq) barrier_wait(shared.barrier(barriers.ds_empty) + 8u * buffer, ((number / kDsBuffers) & 1u) ^ 1u);
-    store_ds(ds, buffer);
-    pin(p);
-    pin(dv);
-    mma_fence();
-    multiply_outputs(dv, p, do_tile);
-    mma_commit();
+  /// x *= y: dS = P (dP - delta).
+  static __device__ __forceinline__ void multiply_elements(float (&x)[kScores], const float (&y)[kScores]) {
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) x[i] *= y[i];
+  }
+
+  /// dS of this step may be written: the dQ of the step before last has read the buffer.
+  __device__ __forceinline__ void wait_ds_empty() {
+    barrier_wait(shared.barrier(barriers.ds_empty) + 8u * (number % kDsBuffers), ((number / kDsBuffers) & 1u) ^ 1u);
+  }
+  /// This warp has written its dS of this step.
+  __device__ __forceinline__ void announce_ds() {
     fence_async_shared();
-    if constexpr (kDelayDq) {
-      __syncwarp();
-      if (lane == 0) barrier_arrive(shared.barrier(barriers.ds_full) + 8u * buffer);
-      if (!first && my_turn(number - 1)) {
-        wait_ds(number - 1);
-        multiply_dq_and_dk(number - 1, q_tile, ds, dk, dv);
-      } else {
-        pin(ds);
-        pin(dk);
-        mma_fence();
-        multiply_outputs(dk, ds, q_tile);
-        mma_commit();
-        mma_wait<1>(dv);
-        release(barriers.do_empty + stage());
-      }
-      load_row_scale();
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared.barrier(barriers.ds_full) + 8u * (number % kDsBuffers));
+  }
+
+  /// dV of the last block is in flight. Its dK, and dQ of the step before: one step late, so that no consumer waits for the
+  /// other's dS.
+  __device__ __forceinline__ void finish_step(bool first, Operand q_tile, u32 (&ds)[kPairs], float (&dk)[kOutputs],
+                                              float (&dv)[kOutputs]) {
+    announce_ds();
+    if (!first && my_turn(number - 1)) {
+      wait_ds(number - 1);
+      multiply_dq_and_dk(number - 1, q_tile, ds, dk, dv);
     } else {
-      named_sync(named.consumers, kConsumerThreads);
-      multiply_dq_and_dk(number, q_tile, ds, dk, dv);
+      pin(ds);
+      pin(dk);
+      mma_fence();
+      multiply_outputs(dk, ds, q_tile);
+      mma_commit();
+      mma_wait<1>(dv);
+      release(barriers.do_empty + stage());
     }
+    load_row_scale();
     mma_wait<0>(dk);
     release(barriers.q_empty + stage());
   }
@@ -272,22 +373,20 @@ struct Consumer {
     mma_wait<1>(dq);
     pin(dv);
     release(barriers.do_empty + stage());
-    if constexpr (kDelayDq) release(barriers.ds_empty + static_cast<int>(dq_step % kDsBuffers));
-    if constexpr (!kDelayDq) load_row_scale();
+    release(barriers.ds_empty + static_cast<int>(dq_step % kDsBuffers));
     stage_dq(dq, dq_step);
   }
 
-  /// The dQ of an item's last step.
-  __device__ __forceinline__ void finish_last_dq() {
-    if (!my_turn(number - 1)) return;
+  /// The dQ of `step`, with nothing beside it.
+  __device__ __forceinline__ void finish_dq(u32 step) {
     float dq[kPartials];
-    wait_ds(number - 1);
+    wait_ds(step);
     mma_fence();
-    multiply_dq_of(dq, number - 1);
+    multiply_dq_of(dq, step);
     mma_commit();
     mma_wait<0>(dq);
-    release(barriers.ds_empty + static_cast<int>((number - 1) % kDsBuffers));
-    stage_dq(dq, number - 1);
+    release(barriers.ds_empty + static_cast<int>(step % kDsBuffers));
+    stage_dq(dq, step);
   }
 
   __device__ __forceinline__ void wait_ds(u32 step) {
@@ -300,11 +399,8 @@ struct Consumer {
   __device__ __forceinline__ void multiply_dq_of(float (&dq)[kPartials], u32 step) {
     const u32 buffer = step % kDsBuffers;
     const int offset = static_cast<int>(buffer) * kDsBytes;
-    // A slice is a column half (half of K's columns) at head_dim 128, a row half (half of dS's query columns) at 64.
-    constexpr bool columns = config.head_dim == 128;
-    const Operand ds = operand(shared.at(layout.ds) + (columns ? 0 : slice() * kKvChunkBytes)).advanced(offset);
-    const Operand k = operand(shared.at(layout.k) + (columns ? slice() * kKvChunkBytes : 0));
-    multiply_dq<false>(dq, ds, k);
+    multiply_dq<false>(dq, operand(shared.at(layout.ds)).advanced(offset),
+                       operand(shared.at(layout.k) + slice() * kKvChunkBytes));
     if constexpr (kExchange)
       multiply_dq<true>(dq, operand(shared.at(layout.peer_ds)).advanced(offset), operand(shared.at(layout.peer_k)));
   }
@@ -328,9 +424,21 @@ struct Consumer {
     }
   }
 
+  __device__ __forceinline__ void add_neg_delta(float (&dp)[kScores]) {
+    const u32 row = shared.at(layout.neg_delta) + stage() * (config.tile_q * 4) + (lane & 3) * 8;
+#pragma unroll
+    for (int j = 0; j < config.tile_q / 8; ++j) {
+      const float2 delta = load_shared2(row + j * 32);
+      dp[4 * j] += delta.x;
+      dp[4 * j + 2] += delta.x;
+      dp[4 * j + 1] += delta.y;
+      dp[4 * j + 3] += delta.y;
+    }
+  }
+
   __device__ __forceinline__ void exponentiate(float (&s)[kScores]) {
     const u32 row = shared.at(layout.neg_lse2) + stage() * (config.tile_q * 4) + (lane & 3) * 8;
-    constexpr int batch = 8;  // loads in flight; more would not fit beside S and dP at tile_q 128
+    constexpr int batch = 8;  // loads in flight
 #pragma unroll
     for (int first = 0; first < config.tile_q / 8; first += batch) {
       float2 lse[batch];
@@ -368,17 +476,18 @@ struct Consumer {
     }
   }
 
+  /// P or dS as an A operand.
   static __device__ __forceinline__ void round_pairs(u32 (&pairs)[kPairs], const float (&x)[kScores]) {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) pairs[i] = pack(x[2 * i], x[2 * i + 1]);
   }
 
-  /// dS as [key][64 queries] chunks of 128-byte rows, swizzled.
-  __device__ __forceinline__ void store_ds(const u32 (&ds)[kPairs], u32 buffer) {
-    const u32 to = shared.at(layout.ds) + buffer * kDsBytes + matrix_row();
+  /// dS as [key][64 queries], rows of 128 bytes, swizzled.
+  __device__ __forceinline__ void store_ds(const u32 (&ds)[kPairs], int block) {
+    const u32 to = shared.at(layout.ds) + (number % kDsBuffers) * kDsBytes + block * kBlockBytes + matrix_row();
 #pragma unroll
     for (int k = 0; k < config.tile_q / 16; ++k)
-      store_matrix4((to ^ ((k % 4) * 32)) + (k / 4) * kKvChunkBytes, ds[4 * k], ds[4 * k + 1], ds[4 * k + 2], ds[4 * k + 3]);
+      store_matrix4(to ^ (k * 32), ds[4 * k], ds[4 * k + 1], ds[4 * k + 2], ds[4 * k + 3]);
   }
 
   /// Hands a dQ slice to the adding warp: fragment order, 16 bytes a lane, so that neither stores nor the copy engine meet
@@ -410,9 +519,7 @@ struct Consumer {
     named_sync(named.consumers, kConsumerThreads);
   }
 
-  __device__ __forceinline__ int slice_row() const {
-    return (config.head_dim == 64 ? 64 * slice() : 0) + 16 * warp + (lane >> 2);
-  }
+  __device__ __forceinline__ int slice_row() const { return 16 * warp + (lane >> 2); }
 
   __device__ __forceinline__ void load_row_scale() {
     if constexpr (kExact) {
@@ -425,7 +532,7 @@ struct Consumer {
   /// In place: int32 bits in the float registers. A row that meets a non-finite partial is poisoned, because integers cannot say
   /// NaN.
   __device__ __forceinline__ void to_fixed_point(float (&dq)[kPartials], u32 step) {
-    const u32 columns = shared.at(layout.column_scale) + ((config.head_dim == 64 ? 0 : 64 * slice()) + 2 * (lane & 3)) * 4;
+    const u32 columns = shared.at(layout.column_scale) + (64 * slice() + 2 * (lane & 3)) * 4;
     float sick[2] = {0.f, 0.f};  // becomes NaN if any partial of the row is not finite
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -447,7 +554,7 @@ struct Consumer {
   // ---- Epilogue ----
 
   /// dV over V's rows, dK over K's rows, then out by the copy engine, which drops rows beyond seqlen_k.
-  __device__ __forceinline__ void store_outputs(const Item& item, float (&dk)[kOutputs], float (&dv)[kOutputs]) {
+  __device__ __forceinline__ void store_outputs(float (&dk)[kBlocks][kOutputs], float (&dv)[kBlocks][kOutputs]) {
     stage_output(shared.at(layout.v), dv, 1.f);
     // K is read by the dQ products of both warpgroups: nobody may overwrite it before both are done.
     named_sync(named.consumers, kConsumerThreads);
@@ -455,13 +562,17 @@ struct Consumer {
     fence_async_shared();
     named_sync(named.epilogue + warpgroup, 128);
     if (warp == 0 && lane == 0) {
+      const Item item = read_item();
       const int batch = item.first / kv_heads(params.shape), kv_head = item.first - batch * kv_heads(params.shape);
-      const int row = (item.unit * config.cluster + static_cast<int>(rank)) * config.tile_kv + 64 * warpgroup;
 #pragma unroll
-      for (int chunk = 0; chunk < kChunks; ++chunk) {
-        const u32 from = warpgroup * 8192 + chunk * kKvChunkBytes;
-        store_box(params.dv, shared.at(layout.v) + from, row, chunk, kv_head, batch);
-        store_box(params.dk, shared.at(layout.k) + from, row, chunk, kv_head, batch);
+      for (int block = 0; block < kBlocks; ++block) {
+        const int row = first_key_of(item) + 128 * block;
+#pragma unroll
+        for (int chunk = 0; chunk < kChunks; ++chunk) {
+          const u32 from = warpgroup * 8192 + block * kBlockBytes + chunk * kKvChunkBytes;
+          store_box(params.dv, shared.at(layout.v) + from, row, chunk, kv_head, batch);
+          store_box(params.dk, shared.at(layout.k) + from, row, chunk, kv_head, batch);
+        }
       }
       commit_copies();
       wait_copies_read<0>();
@@ -469,13 +580,17 @@ struct Consumer {
     }
   }
 
-  __device__ __forceinline__ void stage_output(u32 tile, const float (&x)[kOutputs], float factor) {
-    const u32 to = tile + matrix_row();
+  __device__ __forceinline__ void stage_output(u32 tile, const float (&x)[kBlocks][kOutputs], float factor) {
 #pragma unroll
-    for (int k = 0; k < config.head_dim / 16; ++k)
-      store_matrix4((to ^ ((k % 4) * 32)) + (k / 4) * kKvChunkBytes, pack(x[8 * k] * factor, x[8 * k + 1] * factor),
-                    pack(x[8 * k + 2] * factor, x[8 * k + 3] * factor), pack(x[8 * k + 4] * factor, x[8 * k + 5] * factor),
-                    pack(x[8 * k + 6] * factor, x[8 * k + 7] * factor));
+    for (int block = 0; block < kBlocks; ++block) {
+      const u32 to = tile + matrix_row() + block * kBlockBytes;
+      const float(&y)[kOutputs] = x[block];
+#pragma unroll
+      for (int k = 0; k < config.head_dim / 16; ++k)
+        store_matrix4((to ^ ((k % 4) * 32)) + (k / 4) * kKvChunkBytes, pack(y[8 * k] * factor, y[8 * k + 1] * factor),
+                      pack(y[8 * k + 2] * factor, y[8 * k + 3] * factor), pack(y[8 * k + 4] * factor, y[8 * k + 5] * factor),
+                      pack(y[8 * k + 6] * factor, y[8 * k + 7] * factor));
+    }
   }
 };
 

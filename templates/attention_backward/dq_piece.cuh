@@ -23,12 +23,12 @@ ORDO_DEVICE long long row_offset(const Strides& strides, int batch, int row, int
 }
 
 /// A piece of a tile, 16 rows by 64 columns: slice and quarter of it. Its sums lie in wgmma fragment order, 16 bytes a lane: word
-/// pairs j of rows lane / 4 and lane / 4 + 8. Slices are column halves at head_dim 128, row halves at 64.
+/// pairs j of rows lane / 4 and lane / 4 + 8. Slices are 64 columns wide.
 struct Piece {
   int slice;
   int quarter;
-  __device__ __forceinline__ int row() const { return (config.head_dim == 64 ? 64 * slice : 0) + 16 * quarter; }
-  __device__ __forceinline__ int column() const { return config.head_dim == 64 ? 0 : 64 * slice; }
+  __device__ __forceinline__ int row() const { return 16 * quarter; }
+  __device__ __forceinline__ int column() const { return 64 * slice; }
 };
 
 /// Transposes 4 x 4 words over the four lanes of a quad: word i of lane t becomes word t of lane i.
@@ -49,15 +49,15 @@ ORDO_DEVICE void transpose_quad(u32& a, u32& b, u32& c, u32& d) {
 /// bytes a lane; rows beyond the sequence are dropped.
 ORDO_DEVICE void store_half_piece(const DqOutput& out, const schedule::Geometry& g, const TilePlace& place, Piece piece, int half,
                                   const float2 (&x)[8]) {
+  const int lane = fresh_lane();
   u32 words[8];
 #pragma unroll
   for (int j = 0; j < 8; ++j) words[j] = pack(x[j].x * out.scale, x[j].y * out.scale);
   transpose_quad(words[0], words[1], words[2], words[3]);
   transpose_quad(words[4], words[5], words[6], words[7]);
-  const int row = place.first_row + piece.row() + 8 * half + lane_id() / 4;
+  const int row = place.first_row + piece.row() + 8 * half + lane / 4;
   if (row >= g.seqlen_q) return;
-  u16* to =
-      static_cast<u16*>(out.data) + row_offset(out.strides, place.batch, row, place.head) + piece.column() + 8 * (lane_id() % 4);
+  u16* to = static_cast<u16*>(out.data) + row_offset(out.strides, place.batch, row, place.head) + piece.column() + 8 * (lane % 4);
   *reinterpret_cast<uint4*>(to) = uint4{words[0], words[1], words[2], words[3]};
   *reinterpret_cast<uint4*>(to + 32) = uint4{words[4], words[5], words[6], words[7]};
 }

@@ -10,7 +10,7 @@ namespace ordo::attention_backward {
 
 inline constexpr int kConsumerThreads = 256;
 // setmaxnreg: two consumer warpgroups and one producer share exactly the 3 x 168 that 384 threads launch with. At head_dim 128
-// the consumers fit in 224, which leaves the loader room for the walk state of every schedule; at 64 (tile_q 128) they need 232.
+// the consumers fit in 224, which leaves the loader room for the walk state of every schedule; at 64 they need 232.
 inline constexpr int kConsumerRegisters = config.head_dim == 64 ? 232 : 224;
 inline constexpr int kProducerRegisters = 3 * 168 - 2 * kConsumerRegisters;
 
@@ -44,10 +44,11 @@ inline constexpr NamedBarriers named{};
 
 /// One step, as the loader announces it to every other warp. `tile` < 0: no more steps.
 struct Step {
-  int first_row;  ///< of the Q tile, within its sequence
+  enum Flag : int { first = 1, last = 2 };  // of its item
+  int place;                                ///< 4 times the number of the Q tile in its sequence, plus flags
   int tile;
   int turn;  ///< rank among the contributors of the dQ tile
-  int last;  ///< nonzero on the last step of an item
+  int unused;
 };
 
 /// One item of work, as the cluster's scheduler announces it.
@@ -60,7 +61,7 @@ struct Item {
 };
 
 /// `ordered`: tiles that a convert item holds, for each CTA of the cluster.
-inline constexpr int kConvertTiles = 8;
+inline constexpr int kConvertTiles = 4 * config.stages;
 /// Groups of walks between a tile's last add and its conversion, so that converting rarely waits for the adds of a slow cluster.
 inline constexpr int kConvertLag = 2;
 

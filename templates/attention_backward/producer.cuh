@@ -149,8 +149,8 @@ struct Loader {
   }
 
   __device__ __forceinline__ void announce(Step step) {
-    store_shared4(shared.at(layout.steps) + (number % kStepSlots) * 16u, static_cast<u32>(step.first_row),
-                  static_cast<u32>(step.tile), static_cast<u32>(step.turn), static_cast<u32>(step.last));
+    store_shared4(shared.at(layout.steps) + (number % kStepSlots) * 16u, static_cast<u32>(step.place),
+                  static_cast<u32>(step.tile), static_cast<u32>(step.turn), 0);
     barrier_arrive(shared.barrier(barriers.step_full) + 8u * (number % kStepSlots));
     ++number;
   }
@@ -161,7 +161,7 @@ struct Loader {
     const int batch = item.first / kv_heads(params.shape);
     const int kv_head = item.first - batch * kv_heads(params.shape);
     if (item.steps == 0) wait_kv_empty();
-    bool first = true;
+    int flags = Step::first;
     int left = item.steps;
     // Not unrolled where a static shape makes the counts constants: the copies would spill.
 #pragma unroll 1
@@ -171,19 +171,20 @@ struct Loader {
       int q = schedule::start_q(g, at);
 #pragma unroll 1
       for (int t = schedule::steps(g, item.unit); t > 0; --t) {
-        load_step({q * config.tile_q, head_tile + q, schedule::rank(g, at, q), --left == 0}, head, batch);
-        if (first) load_kv(item.unit, kv_head, batch);
-        first = false;
+        if (--left == 0) flags |= Step::last;
+        load_step({4 * q + flags, head_tile + q, schedule::rank(g, at, q), 0}, head, batch);
+        if (flags & Step::first) load_kv(item.unit, kv_head, batch);
+        flags = 0;
         q = schedule::next_q(g, at, q);
       }
     }
   }
 
-  /// `ordered`: the finished sums of a convert item, tile by tile through the stages of Q (slice 0) and dO (slice 1), which they
+  /// `ordered`: the finished sums of a convert item, half a tile through a stage of Q and half through one of dO, which they
   /// fill exactly. Every item takes kConvertTiles steps in every CTA, with empty ones where there is no tile or nobody adds to
   /// it.
   __device__ __forceinline__ void load_sums(Item item) {
-    static_assert(kQBytes == kSliceBytes && kSlices == 2);
+    static_assert(2 * kQBytes == kSlices * kSliceBytes);
     const schedule::Geometry g = geometry(params.shape);
 #pragma unroll 1
     for (int i = 0; i < kConvertTiles; ++i) {
@@ -196,30 +197,31 @@ struct Loader {
         fence_async_global();
       }
       const char* from = static_cast<const char*>(params.scratch.dq) + static_cast<size_t>(tile) * (kSlices * kSliceBytes);
-      load_slice(barriers.q_full, barriers.q_empty, layout.q, from, contributors > 0);
-      load_slice(barriers.do_full, barriers.do_empty, layout.d_o, from + kSliceBytes, contributors > 0);
+      load_half(barriers.q_full, barriers.q_empty, layout.q, from, contributors > 0);
+      load_half(barriers.do_full, barriers.do_empty, layout.d_o, from + kQBytes, contributors > 0);
       stage.advance();
     }
   }
 
-  __device__ __forceinline__ void load_slice(int full, int empty, int buffer, const char* from, bool any) {
+  __device__ __forceinline__ void load_half(int full, int empty, int buffer, const char* from, bool any) {
     barrier_wait(shared.barrier(empty + stage.slot), stage.parity ^ 1u);
     if (!any) {
       barrier_arrive(shared.barrier(full + stage.slot));
       return;
     }
-    barrier_arrive_expect(shared.barrier(full + stage.slot), kSliceBytes);
-    load_bulk(shared.at(buffer) + stage.slot * kSliceBytes, from, kSliceBytes, shared.barrier(full + stage.slot));
+    barrier_arrive_expect(shared.barrier(full + stage.slot), kQBytes);
+    load_bulk(shared.at(buffer) + stage.slot * kQBytes, from, kQBytes, shared.barrier(full + stage.slot));
   }
 
   __device__ __forceinline__ void load_step(Step step, int head, int batch) {
     const u32 rows = static_cast<u32>(stage.slot) * config.tile_q * 4u;
     const size_t statistics = static_cast<size_t>(step.tile) * config.tile_q;
+    const int row = (step.place >> 2) * config.tile_q;
     barrier_wait(shared.barrier(barriers.q_empty + stage.slot), stage.parity ^ 1u);
     announce(step);
     const u32 q_full = shared.barrier(barriers.q_full + stage.slot);
     barrier_arrive_expect(q_full, kQBytes + config.tile_q * (kExact ? 8 : 4));
-    load_q_rows(params.q, shared.at(layout.q) + stage.slot * kQBytes, q_full, step.first_row, head, batch);
+    load_q_rows(params.q, shared.at(layout.q) + stage.slot * kQBytes, q_full, row, head, batch);
     load_bulk(shared.at(layout.neg_lse2) + rows, params.scratch.neg_lse2 + statistics, config.tile_q * 4, q_full);
     if constexpr (kExact)
       load_bulk(shared.at(layout.row_scale) + rows, params.scratch.row_scale + statistics, config.tile_q * 4, q_full);
@@ -227,7 +229,7 @@ struct Loader {
     barrier_wait(shared.barrier(barriers.do_empty + stage.slot), stage.parity ^ 1u);
     const u32 do_full = shared.barrier(barriers.do_full + stage.slot);
     barrier_arrive_expect(do_full, kQBytes + config.tile_q * 4);
-    load_q_rows(params.d_o, shared.at(layout.d_o) + stage.slot * kQBytes, do_full, step.first_row, head, batch);
+    load_q_rows(params.d_o, shared.at(layout.d_o) + stage.slot * kQBytes, do_full, row, head, batch);
     load_bulk(shared.at(layout.neg_delta) + rows, params.scratch.neg_delta + statistics, config.tile_q * 4, do_full);
     stage.advance();
   }
@@ -357,7 +359,7 @@ ORDO_DEVICE void announce_adds(const MainParams& params, Shared shared, u32 rank
     add_release(semaphore(params, step.tile, rank), 1u);
     barrier_arrive(shared.barrier(barriers.added_empty + added.slot));
     added.advance();
-    if (kWaitsOnLater && step.last != 0) barrier_arrive_remote(map_to_cta(shared.barrier(barriers.item_done), 0));
+    if (kWaitsOnLater && (step.place & Step::last) != 0) barrier_arrive_remote(map_to_cta(shared.barrier(barriers.item_done), 0));
   }
 }
 

@@ -11,7 +11,7 @@ inline constexpr int kStepSlots = 16;            // ring of step records: more t
 inline constexpr int kReleaseSlots = 2;
 inline constexpr int kItemSlots = 2;
 
-/// Slices of a dQ tile: column halves at head_dim 128 (tile_q 64), row halves at 64 (tile_q 128).
+/// Slices of a dQ tile: 64 columns each.
 constexpr int slices_of(const Config& c) { return c.tile_q * c.head_dim / 4096; }
 
 /// Threads of a block: of ordo_main (one producer warpgroup, two consumers), of ordo_preprocess and ordo_scales.
@@ -81,6 +81,7 @@ struct Layout {
   int column_scale;
   int steps, items;  ///< rings of records
   int scheduler;     ///< Scheduler::State
+  int item_states;   ///< [consumer warp]: see Consumer::run
   int barriers;
   int bytes;
 };
@@ -110,6 +111,7 @@ constexpr Layout layout_of(const Config& c) {
   l.steps = take(kStepSlots * 16);
   l.items = take(kItemSlots * 16);
   l.scheduler = take(16);
+  l.item_states = take(8 * 4);
   l.barriers = take(barriers_of(c).count * 8);
   l.bytes = next;
   return l;

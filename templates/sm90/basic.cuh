@@ -11,6 +11,19 @@ namespace ordo {
 
 ORDO_DEVICE int lane_id() { return static_cast<int>(threadIdx.x & 31u); }
 
+/// lane_id() read at this point of the program: the compiler cannot keep what follows from it in registers from before.
+ORDO_DEVICE int fresh_lane() {
+  int x;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(x));
+  return x;
+}
+
+/// `x`, of which the compiler knows nothing before this point of the program.
+ORDO_DEVICE int fresh(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 /// The warp's number in its block, known to the compiler to be uniform.
 ORDO_DEVICE int warp_id() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x >> 5), 0); }
 

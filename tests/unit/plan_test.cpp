@@ -77,7 +77,7 @@ TEST_CASE("plan: text round-trips, field by field") {
   round_trips([](Plan& p) { p.schedule = Schedule::descending; });
   round_trips([](Plan& p) { p.accumulate = Accumulate::exact; });
   round_trips([](Plan& p) { p.accumulate = Accumulate::atomic; });
-  round_trips([](Plan& p) { p.head_dim = 64, p.tile_q = 128, p.cluster = 1; });
+  round_trips([](Plan& p) { p.head_dim = 64, p.tile_kv = 256, p.cluster = 1; });
   round_trips([](Plan& p) { p.cluster = 1; });
   round_trips([](Plan& p) { p.cluster = 1, p.dq_buffers = 2; });
   round_trips([](Plan& p) { p.workers = 1024; });
@@ -95,8 +95,9 @@ TEST_CASE("plan: rules") {
   check_invalid([](Plan& p) { p.tile_q = 80; }, "tile_q 80");
   check_invalid([](Plan& p) { p.tile_kv = 64; }, "tile_kv 64");
   check_invalid([](Plan& p) { p.head_dim = 64, p.tile_q = 192; }, "tile_q 192");
-  check_invalid([](Plan& p) { p.head_dim = 64, p.tile_q = 64; }, "tile_q 64");
-  check_invalid([](Plan& p) { p.head_dim = 64, p.tile_q = 128; }, "cluster 2 exists for head_dim 128 only");
+  check_invalid([](Plan& p) { p.head_dim = 64; }, "tile_kv 128");
+  check_invalid([](Plan& p) { p.tile_kv = 256; }, "tile_kv 256");
+  check_invalid([](Plan& p) { p.head_dim = 64, p.tile_kv = 256; }, "cluster 2 exists for head_dim 128 only");
   check_invalid([](Plan& p) { p.stages = 3; }, "bytes of shared memory");
   check_invalid([](Plan& p) { p.dq_buffers = 2; }, "bytes of shared memory");
   check_invalid([](Plan& p) { p.group = 0; }, "group is 0");

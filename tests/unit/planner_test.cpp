@@ -121,7 +121,7 @@ TEST_CASE("planner: choices that the measurements ask for") {
   CHECK(choice.plan.cluster == 1);
   CHECK(choice.plan.dq_buffers == 2);
   choice = choose(make_problem(1, 4096, 4096, 8, 8, 64, Mask::full), h200);
-  CHECK(choice.plan.tile_q == 128);
+  CHECK(choice.plan.tile_kv == 256);
   CHECK(choice.plan.cluster == 1);
   CHECK(choice.plan.workers == 132);
 }

@@ -40,7 +40,7 @@ Plan plan_of(const AttentionBackward& p, Schedule schedule = Schedule::ascending
   plan.dtype = p.dtype, plan.head_dim = static_cast<int>(p.head_dim), plan.mask = p.mask,
   plan.group = static_cast<int>(p.group());
   plan.schedule = schedule, plan.accumulate = accumulate;
-  plan.tile_q = p.head_dim == 64 ? 128 : 64;
+  plan.tile_kv = p.head_dim == 64 ? 256 : 128;
   return plan;
 }
 
