@@ -10,13 +10,16 @@
 // What pays, measured here:
 // - head_dim 64 with 256 keys a CTA: half of the dQ adds and of the Q and dO loads of a 128 x 128 tile. Full 16k 501 -> 540, 4k
 //   468 -> 513; causal 16k 495 -> 508. The adds to global memory are about a fifth of a kernel's energy at 128 keys.
-// - Blocks of 64 keys that see nothing of a Q tile are left out: causal head_dim 64 1k 302 -> 329, 4k 451 -> 466; 128 1k 324 -> 349.
+// - Blocks of 64 keys that see nothing of a Q tile are left out: causal head_dim 64 1k 302 -> 329, 4k 451 -> 466; 128 1k 324 ->
+// 349.
 // - Two dQ buffers for single CTAs: head_dim 64 full 16k 518 -> 536.
 // - Descriptors by addition (sm90/wgmma.cuh): 11 uniform instructions a product down to 5; head_dim 64 +1.5 %, 128 +0.5 %.
 // - Masked and unmasked bodies apart: head_dim 128 +1 %. The choice must be one for a warpgroup: with one a warp, dK was wrong.
 // - First contributor stores instead of adding to zeros: preprocess writes 134 MB less at 16384 tokens.
 // - `ordered` converts dQ inside this kernel (sums come from L2, no third launch): 128 full 16k 603 -> 614, 4k 571 -> 588, 1k 465
 // -> 476.
+// - Conversion looks at the semaphores of all its tiles at once: one after another they were most of its time. 128 full 4k 579 ->
+//   594, 64 causal 16k 515 -> 528 (waiting for turns costs nothing there: without the waits it was 520).
 // - State that follows from the step number, state from item to item in shared memory, thread numbers read anew outside the walk:
 //   what keeps every plan free of spills.
 //

@@ -186,21 +186,34 @@ struct Loader {
   __device__ __forceinline__ void load_sums(Item item) {
     static_assert(2 * kQBytes == kSlices * kSliceBytes);
     const schedule::Geometry g = geometry(params.shape);
+    while (!sums_are_complete(g, item)) {
+    }
+    fence_acquire();
+    fence_async_global();
 #pragma unroll 1
     for (int i = 0; i < kConvertTiles; ++i) {
       const int tile = item.first + i * config.cluster + static_cast<int>(rank);
-      const u32 contributors = tile < item.unit ? static_cast<u32>(schedule::contributors(g, tile % g.q_tiles)) : 0u;
-      if (contributors > 0) {
-        for (u32 slice = 0; slice < (kExchange ? 2u : 1u); ++slice)
-          while (load_acquire(semaphore(params, tile, slice)) != contributors) {
-          }
-        fence_async_global();
-      }
+      const int contributors = tile < item.unit ? schedule::contributors(g, tile % g.q_tiles) : 0;
       const char* from = static_cast<const char*>(params.scratch.dq) + static_cast<size_t>(tile) * (kSlices * kSliceBytes);
       load_half(barriers.q_full, barriers.q_empty, layout.q, from, contributors > 0);
       load_half(barriers.do_full, barriers.do_empty, layout.d_o, from + kQBytes, contributors > 0);
       stage.advance();
     }
+  }
+
+  /// One look at the semaphores of all tiles of this CTA, their loads in flight together: one after another they took longer
+  /// than the conversion itself.
+  __device__ __forceinline__ bool sums_are_complete(const schedule::Geometry& g, const Item& item) const {
+    u32 missing = 0;
+#pragma unroll 4  // all at once would spill at head_dim 64
+    for (int i = 0; i < kConvertTiles; ++i) {
+      const int tile = schedule::minimum(item.first + i * config.cluster + static_cast<int>(rank), item.unit - 1);
+      const u32 contributors = static_cast<u32>(schedule::contributors(g, tile % g.q_tiles));
+#pragma unroll
+      for (u32 slice = 0; slice < (kExchange ? 2u : 1u); ++slice)
+        missing |= load_relaxed(semaphore(params, tile, slice)) ^ contributors;
+    }
+    return missing == 0;
   }
 
   __device__ __forceinline__ void load_half(int full, int empty, int buffer, const char* from, bool any) {

@@ -101,6 +101,8 @@ ORDO_DEVICE u32 load_relaxed(const u32* address) {
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(address) : "memory");
   return x;
 }
+/// After relaxed loads: makes an acquire of them.
+ORDO_DEVICE void fence_acquire() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 ORDO_DEVICE void add_release(u32* address, u32 value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
