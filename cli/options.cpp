@@ -53,6 +53,10 @@ Result<int> parse_device(const std::string& text) {
 
 }  // namespace
 
+const char* const kMaskHelp =
+    "full; causal, which aligns to the bottom right; or expr:EXPRESSION over q, k, head, batch, seqlen_q and seqlen_k, e.g. "
+    "'expr:k <= q && q - k < 1024' (full)";
+
 const CLI::Validator kInteger(
     [](std::string& text) { return parse_integer(text) ? std::string() : fmt::format("'{}' is not an integer", text); }, "");
 
@@ -74,9 +78,7 @@ void add_shape(CLI::App& verb, Options& options) {
   size("--heads", options.heads, "Query heads (1)");
   size("--kv-heads", options.kv_heads, "Key and value heads (as many as query heads)");
   size("--head-dim", options.head_dim, "Elements of a head: 64 or 128 (128)");
-  verb.add_option("--mask", options.mask, "full or causal, which aligns to the bottom right (full)")
-      ->type_name("MASK")
-      ->group("Shape");
+  verb.add_option("--mask", options.mask, kMaskHelp)->type_name("MASK")->group("Shape");
   verb.add_option("--dtype", options.dtype, "bf16 or fp16 (bf16)")->type_name("TYPE")->group("Shape");
 }
 

@@ -23,6 +23,9 @@ struct Options {
   bool json = false;
 };
 
+/// What --mask takes.
+extern const char* const kMaskHelp;
+
 /// Refuses what is not a decimal integer, before CLI11 converts it (which would take 010 for 8).
 extern const CLI::Validator kInteger;
 

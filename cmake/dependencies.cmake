@@ -24,4 +24,5 @@ if(TARGET zstd::libzstd_static AND TARGET zstd::libzstd_shared)
   get_target_property(ZSTD_ARCHIVE zstd::libzstd_static IMPORTED_LOCATION)
   set_target_properties(zstd::libzstd_shared PROPERTIES IMPORTED_LOCATION "${ZSTD_ARCHIVE}")
 endif()
-llvm_map_components_to_libnames(ORDO_LLVM_LIBRARIES object support)
+# object reads cubins; the rest lowers expressions to IR, optimises it and runs it on the CPU.
+llvm_map_components_to_libnames(ORDO_LLVM_LIBRARIES object support core passes orcjit native)

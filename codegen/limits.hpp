@@ -9,6 +9,10 @@ namespace ordo::limits {
 /// templates/schedule/schedule.cuh counts rows and keys in int and rounds up to whole tiles: leave room for the rounding.
 inline constexpr std::int64_t kLongestSequence = (std::int64_t{1} << 31) - (std::int64_t{1} << 16);
 
+/// Rows of a Q tile or keys of a KV unit are at most this many, and divide it: positions that a kernel looks at stay below the
+/// length rounded up to it.
+inline constexpr std::int64_t kLargestTile = 256;
+
 /// Elements of one tensor: byte offsets and strides stay far from 2^63.
 inline constexpr std::int64_t kMostElements = std::int64_t{1} << 62;
 

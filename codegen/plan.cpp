@@ -121,9 +121,8 @@ Result<Accumulate> parse_accumulate(std::string_view text) {
 }
 
 Result<void> Plan::validate() const {
-  if (to_string(dtype) == "unknown" || to_string(mask) == "unknown" || to_string(schedule) == "unknown" ||
-      to_string(accumulate) == "unknown") {
-    return Error{ErrorCode::invalid_plan, "plan: dtype, mask, schedule or accumulate is not one of its named values"};
+  if (to_string(dtype) == "unknown" || to_string(schedule) == "unknown" || to_string(accumulate) == "unknown") {
+    return Error{ErrorCode::invalid_plan, "plan: dtype, schedule or accumulate is not one of its named values"};
   }
   const struct {
     std::string_view name;

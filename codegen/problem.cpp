@@ -4,6 +4,8 @@
 
 #include <initializer_list>
 
+#include "codegen/expression/mask.hpp"
+#include "codegen/expression/mask_tiles.hpp"
 #include "codegen/fields.hpp"
 #include "codegen/limits.hpp"
 
@@ -39,22 +41,35 @@ std::string_view to_string(DType dtype) {
 }
 
 std::string_view to_string(Mask mask) {
-  switch (mask) {
-    case Mask::full:
+  switch (mask.kind()) {
+    case Mask::Kind::full:
       return "full";
-    case Mask::causal:
+    case Mask::Kind::causal:
       return "causal";
+    case Mask::Kind::expression:
+      return mask.expression()->text;
   }
   return "unknown";
 }
 
 Result<DType> parse_dtype(std::string_view text) { return text::read_name(text, "dtype", std::array{DType::bf16, DType::fp16}); }
 
-Result<Mask> parse_mask(std::string_view text) { return text::read_name(text, "mask", std::array{Mask::full, Mask::causal}); }
+Result<Mask> parse_mask(std::string_view text) {
+  if (text == to_string(Mask::full)) return Mask::full;
+  if (text == to_string(Mask::causal)) return Mask::causal;
+  if (!text.starts_with(expression::kMaskPrefix)) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("mask {} is unknown; it is one of: full, causal, expr:EXPRESSION", text::quote(text))};
+  }
+  auto kept = expression::keep_mask(text);
+  if (!kept) return kept.error();
+  return Mask(Mask::Kind::expression, *kept);
+}
 
 double AttentionBackward::flops() const {
   const double full = 10.0 * static_cast<double>(batch) * static_cast<double>(heads) * static_cast<double>(seqlen_q) *
                       static_cast<double>(seqlen_k) * static_cast<double>(head_dim);
+  if (mask.expression() != nullptr) return full * expression::visible_share(*this);
   return mask == Mask::causal ? full / 2 : full;
 }
 
@@ -75,16 +90,13 @@ Result<void> AttentionBackward::validate() const {
   if (dtype != DType::bf16 && dtype != DType::fp16) {
     return Error{ErrorCode::invalid_problem, "dtype is not one of: bf16, fp16"};
   }
-  if (mask != Mask::full && mask != Mask::causal) {
-    return Error{ErrorCode::invalid_problem, "mask is not one of: full, causal"};
-  }
   if (!product_within({batch, heads, seqlen_q, head_dim}, limits::kMostElements)) {
     return Error{ErrorCode::invalid_problem, "batch*heads*seqlen_q*head_dim is above 2^62 elements; split the batch"};
   }
   if (!product_within({batch, kv_heads, seqlen_k, head_dim}, limits::kMostElements)) {
     return Error{ErrorCode::invalid_problem, "batch*kv_heads*seqlen_k*head_dim is above 2^62 elements; split the batch"};
   }
-  return {};
+  return mask.expression() == nullptr ? Result<void>{} : expression::check_mask(*this);
 }
 
 std::string to_text(const AttentionBackward& problem) {

@@ -183,7 +183,7 @@ Verb add_run(CLI::App& app) {
       ->required()
       ->type_name("FILE");
   verb->add_option("--output", options->output, "Safetensors to write: dq, dk, dv")->required()->type_name("FILE");
-  verb->add_option("--mask", options->mask, "full or causal, which aligns to the bottom right (full)")->type_name("MASK");
+  verb->add_option("--mask", options->mask, kMaskHelp)->type_name("MASK");
   verb->add_option("--scale", options->scale, "Softmax scale (1/sqrt(head_dim))")->type_name("X");
   add_device(*verb, *options, "Where to run (the GPU if there is one, else the CPU)");
   verb->add_option("--verify", options->verify, "auto, yes or no: compare with fp64 (auto: unless that takes long)")

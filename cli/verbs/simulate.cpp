@@ -46,6 +46,11 @@ Result<int> simulate_schedule(const SimulateOptions& options) {
   if (!kind) return kind.error();
   auto mask = parse_mask(options.mask);
   if (!mask) return mask.error();
+  if (mask->expression() != nullptr) {
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("--mask {}: simulate counts tiles and knows no positions; it takes full or causal", to_string(*mask))};
+  }
   SimulationRequest request = options.request;
   request.schedule = *kind;
   request.mask = *mask;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "codegen/generate/expand.hpp"
+#include "codegen/generate/mask_text.hpp"
 #include "codegen/generate/wgmma.hpp"
 
 namespace ordo {
@@ -12,9 +13,11 @@ std::string plan_file(const AttentionBackward& problem) {
   const attention_forward::Config c = forward_config(problem);
   std::string text = fmt::format(
       "namespace ordo::attention_forward {{\n"
-      "inline constexpr Config config{{\n    .fp16 = {},\n    .head_dim = {},\n    .causal = {},\n}};\n"
+      "inline constexpr Config config{{\n    .fp16 = {},\n    .head_dim = {},\n    .causal = {},\n    .mask_expression = "
+      "{},\n}};\n{}"
       "}}  // namespace ordo::attention_forward\n\nnamespace ordo {{\n{}",
-      c.fp16, c.head_dim, c.causal, conversion_wrappers(problem.dtype));
+      c.fp16, c.head_dim, c.causal, c.mask_expression, visible_text(problem.mask, any_shape()),
+      conversion_wrappers(problem.dtype));
   const WgmmaForm forms[] = {
       {.n = attention_forward::kTileKv},                               // S = Q K^T
       {.n = attention_forward::kTileKv, .first = true},                // its first
@@ -29,7 +32,8 @@ std::string plan_file(const AttentionBackward& problem) {
 attention_forward::Config forward_config(const AttentionBackward& problem) {
   return {.fp16 = problem.dtype == DType::fp16,
           .head_dim = static_cast<int>(problem.head_dim),
-          .causal = problem.mask == Mask::causal};
+          .causal = problem.mask == Mask::causal,
+          .mask_expression = problem.mask.expression() != nullptr};
 }
 
 KernelSource generate_attention_forward(const AttentionBackward& problem, const Target& target) {

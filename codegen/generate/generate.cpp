@@ -7,8 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "codegen/expression/mask.hpp"
 #include "codegen/generate/config.hpp"
 #include "codegen/generate/expand.hpp"
+#include "codegen/generate/mask_text.hpp"
 #include "codegen/generate/wgmma.hpp"
 #include "ordo/kernel_source.hpp"
 
@@ -21,12 +23,25 @@ std::string config_text(const Plan& plan) {
   const attention_backward::Config c = device_config(plan);
   return fmt::format(
       "inline constexpr Config config{{\n"
-      "    .fp16 = {},\n    .head_dim = {},\n    .causal = {},\n    .group = {},\n    .schedule = schedule::Kind::{},\n"
+      "    .fp16 = {},\n    .head_dim = {},\n    .causal = {},\n    .mask_expression = {},\n    .mask_reads_head = {},\n    "
+      ".group = {},\n    .schedule = schedule::Kind::{},\n"
       "    .accumulate = Accumulate::{},\n    .tile_q = {},\n    .tile_kv = {},\n    .stages = {},\n    .cluster = {},\n"
       "    .dq_buffers = {},\n    .static_shape = {},\n    .seqlen_q = {},\n    .seqlen_k = {},\n"
       "    .kv_heads = {},\n    .walks = {},\n}};\n",
-      c.fp16, c.head_dim, c.causal, c.group, to_string(plan.schedule), to_string(plan.accumulate), c.tile_q, c.tile_kv, c.stages,
-      c.cluster, c.dq_buffers, c.static_shape, c.seqlen_q, c.seqlen_k, c.kv_heads, c.walks);
+      c.fp16, c.head_dim, c.causal, c.mask_expression, c.mask_reads_head, c.group, to_string(plan.schedule),
+      to_string(plan.accumulate), c.tile_q, c.tile_kv, c.stages, c.cluster, c.dq_buffers, c.static_shape, c.seqlen_q, c.seqlen_k,
+      c.kv_heads, c.walks);
+}
+
+/// What a kernel of `plan` may rely on: all of a static shape.
+expression::Domain known_of(const Plan& plan) {
+  if (!plan.static_shape) return any_shape();
+  const StaticShape& shape = *plan.static_shape;
+  return expression::mask_domain({.batch = shape.batch,
+                                  .seqlen_q = shape.seqlen_q,
+                                  .seqlen_k = shape.seqlen_k,
+                                  .heads = shape.kv_heads * plan.group,
+                                  .kv_heads = shape.kv_heads});
 }
 
 /// Every wgmma form of the main kernel, named by its product.
@@ -49,8 +64,8 @@ std::vector<WgmmaForm> main_forms(const Plan& plan) {
 /// Names nothing that is not baked: plans that differ in run-time fields (workers, head_group, shift_stride) share kernels.
 std::string plan_file(const Plan& plan, bool with_wgmma) {
   std::string text =
-      fmt::format("namespace ordo::attention_backward {{\n{}}}  // namespace ordo::attention_backward\n\nnamespace ordo {{\n{}",
-                  config_text(plan), conversion_wrappers(plan.dtype));
+      fmt::format("namespace ordo::attention_backward {{\n{}{}}}  // namespace ordo::attention_backward\n\nnamespace ordo {{\n{}",
+                  config_text(plan), visible_text(plan.mask, known_of(plan)), conversion_wrappers(plan.dtype));
   if (with_wgmma)
     for (const WgmmaForm& form : main_forms(plan)) text += wgmma_wrapper(form, plan.dtype);
   return text + "}  // namespace ordo\n";
@@ -65,9 +80,13 @@ KernelSource make_source(const Plan& plan, const Target& target, std::string_vie
 
 attention_backward::Config device_config(const Plan& plan) {
   const StaticShape shape = plan.static_shape.value_or(StaticShape{});
+  const expression::Mask* const expression = plan.mask.expression();
   return {.fp16 = plan.dtype == DType::fp16,
           .head_dim = plan.head_dim,
           .causal = plan.mask == Mask::causal,
+          .mask_expression = expression != nullptr,
+          .mask_reads_head = expression != nullptr && (expression->expression.uses(expression::Variable::head) ||
+                                                       expression->expression.uses(expression::Variable::batch)),
           .group = plan.group,
           .schedule = static_cast<schedule::Kind>(plan.schedule),
           .accumulate = static_cast<attention_backward::Accumulate>(plan.accumulate),

@@ -70,6 +70,7 @@ Plan with_schedule(const AttentionBackward& problem, Plan plan, Schedule schedul
 /// Schedules for the mask, the one to take among equals first.
 std::vector<Schedule> schedules_for(Mask mask) {
   if (mask == Mask::full) return {Schedule::ascending, Schedule::shift, Schedule::descending};
+  if (mask.expression() != nullptr) return {Schedule::descending, Schedule::ascending};
   return {Schedule::alternate, Schedule::descending, Schedule::ascending};
 }
 

@@ -145,7 +145,8 @@ Result<HostGradients> execute(const AttentionBackward& problem, const Plan& plan
     return Error{ErrorCode::invalid_argument, fmt::format("the softmax scale must be positive and finite; it is {}", scale)};
   }
   try {
-    return execute_unguarded({problem, inputs, make_geometry(problem, plan), scale, false}, plan, threads, progress);
+    const auto visibility = Visibility::of(problem);
+    return execute_unguarded({problem, inputs, make_geometry(problem, plan), scale, visibility.get()}, plan, threads, progress);
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::invalid_argument, "not enough memory for the fp32 sums of this problem"};
   }
@@ -153,7 +154,7 @@ Result<HostGradients> execute(const AttentionBackward& problem, const Plan& plan
 
 double exact_bound_over_actual(const AttentionBackward& problem, float scale, const HostInputs& inputs,
                                const HostGradients& gradients) {
-  const Task task{problem, inputs, plain_geometry(problem), scale, false};
+  const Task task{problem, inputs, plain_geometry(problem), scale};
   Workers workers(0);
   const Grid grid = find_grid(task, workers, row_deltas<float>(task, workers));
   double bounds = 0, actual = 0;

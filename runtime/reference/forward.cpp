@@ -6,6 +6,7 @@
 #include "runtime/reference/attention.hpp"
 #include "runtime/reference/kernels.hpp"
 #include "runtime/reference/numbers.hpp"
+#include "runtime/reference/visibility.hpp"
 #include "runtime/reference/workers.hpp"
 
 namespace ordo::reference {
@@ -18,11 +19,12 @@ constexpr std::int64_t kTileK = 128;
 // Some rows of one head, softmax running over blocks of keys.
 class ForwardTile {
  public:
-  ForwardTile(const AttentionBackward& problem, double scale, const HostInputs& inputs)
-      : problem_(problem), scale_(scale), inputs_(inputs), dim_(problem.head_dim) {
+  ForwardTile(const AttentionBackward& problem, const Visibility* visibility, double scale, const HostInputs& inputs)
+      : problem_(problem), visibility_(visibility), scale_(scale), inputs_(inputs), dim_(problem.head_dim) {
     const auto sized = [](std::int64_t n) { return std::vector<double>(static_cast<std::size_t>(n)); };
     q_transposed_ = sized(dim_ * kTileQ), o_ = sized(kTileQ * dim_), k_ = sized(kTileK * dim_), v_ = sized(kTileK * dim_);
     s_ = sized(kTileK * kTileQ), top_ = sized(kTileQ), sum_ = sized(kTileQ);
+    pairs_.resize(static_cast<std::size_t>(kTileK * kTileQ));
   }
 
   void run(std::int64_t b, std::int64_t h, std::int64_t first_row, std::vector<std::uint16_t>* o, std::vector<float>& lse) {
@@ -41,12 +43,17 @@ class ForwardTile {
         causal ? std::clamp<std::int64_t>(first_row + rows + shift, 0, problem_.seqlen_k) : problem_.seqlen_k;
     for (std::int64_t key = 0; key < end; key += kTileK) {
       const std::int64_t keys = std::min(kTileK, problem_.seqlen_k - key);
+      if (visibility_ != nullptr && !find_visible(b, h, first_row, rows, key, keys)) continue;
       load_keys(b, key, keys, kv_head);
       std::fill(s_.begin(), s_.end(), 0.0);
       accumulate(Product<double>{s_.data(), kTileQ, k_.data(), dim_, 1, q_transposed_.data(), kTileQ, keys, kTileQ, dim_});
       for (std::int64_t r = 0; r < rows; ++r) {
+        if (visibility_ != nullptr) {
+          add_visible_keys(r, keys);
+          continue;
+        }
         const std::int64_t seen = causal ? std::clamp<std::int64_t>(first_row + r + shift - key + 1, 0, keys) : keys;
-        if (seen > 0) add_keys(r, seen);
+        if (seen > 0) add_keys(r, 0, seen);
       }
     }
     for (std::int64_t r = 0; r < rows; ++r) store(b, h, first_row + r, r, o, lse);
@@ -71,11 +78,35 @@ class ForwardTile {
     }
   }
 
-  // Row r meets the first `seen` keys of the block.
-  void add_keys(std::int64_t r, std::int64_t seen) {
+  // Whether any pair of a block is visible.
+  bool find_visible(std::int64_t b, std::int64_t h, std::int64_t first_row, std::int64_t rows, std::int64_t key,
+                    std::int64_t keys) {
+    std::uint8_t any = 0;
+    for (std::int64_t c = 0; c < keys; ++c) {
+      std::uint8_t* row = pairs_.data() + c * kTileQ;
+      visibility_->row(b, h, key + c, first_row, rows, row);
+      for (std::int64_t r = 0; r < rows; ++r) any |= row[r];
+    }
+    return any != 0;
+  }
+
+  // Row r meets the visible keys of the block, one run of neighbours after another.
+  void add_visible_keys(std::int64_t r, std::int64_t keys) {
+    const auto visible = [&](std::int64_t c) { return c < keys && pairs_[index(c * kTileQ + r)] != 0; };
+    for (std::int64_t first = 0; first < keys; ++first) {
+      if (!visible(first)) continue;
+      std::int64_t end = first;
+      while (visible(end)) ++end;
+      add_keys(r, first, end);
+      first = end;
+    }
+  }
+
+  // Row r meets the keys [first, end) of the block.
+  void add_keys(std::int64_t r, std::int64_t first, std::int64_t end) {
     double top = top_[index(r)];
     bool nan = std::isnan(top);
-    for (std::int64_t c = 0; c < seen; ++c) {
+    for (std::int64_t c = first; c < end; ++c) {
       double& s = s_[index(c * kTileQ + r)];
       s *= scale_;
       nan = nan || std::isnan(s);
@@ -86,13 +117,14 @@ class ForwardTile {
     const double base = top == -kInfinity ? 0 : top;
     const double shrink = std::exp(top_[index(r)] - base);
     double sum = sum_[index(r)] * shrink;
-    for (std::int64_t c = 0; c < seen; ++c) {
+    for (std::int64_t c = first; c < end; ++c) {
       double& s = s_[index(c * kTileQ + r)];
       s = std::exp(s - base);
       sum += s;
     }
     for (std::int64_t d = 0; d < dim_; ++d) o_[index(r * dim_ + d)] *= shrink;
-    accumulate(Product<double>{o_.data() + r * dim_, 0, s_.data() + r, 0, kTileQ, v_.data(), dim_, 1, dim_, seen});
+    accumulate(Product<double>{o_.data() + r * dim_, 0, s_.data() + first * kTileQ + r, 0, kTileQ, v_.data() + first * dim_, dim_,
+                               1, dim_, end - first});
     top_[index(r)] = top;
     sum_[index(r)] = sum;
   }
@@ -109,10 +141,12 @@ class ForwardTile {
   }
 
   const AttentionBackward& problem_;
+  const Visibility* visibility_;
   double scale_;
   const HostInputs& inputs_;
   std::int64_t dim_;
   std::vector<double> q_transposed_, k_, v_, s_, o_;  ///< s_: [key][row]
+  std::vector<std::uint8_t> pairs_;                   ///< [key][row], masks by expression: 1 where the pair is visible
   std::vector<double> top_, sum_;                     ///< of each row: the largest S so far, and the sum of exp(S - top)
 };
 
@@ -123,7 +157,9 @@ void run_forward(const AttentionBackward& problem, float scale, const HostInputs
   const auto rows = static_cast<std::size_t>(problem.batch * problem.seqlen_q * problem.heads);
   lse.assign(rows, 0);
   if (o != nullptr) o->assign(inputs.q.size(), 0);
-  std::vector<ForwardTile> tiles(static_cast<std::size_t>(workers.count()), ForwardTile(problem, double{scale}, inputs));
+  const auto visibility = Visibility::of(problem);
+  std::vector<ForwardTile> tiles(static_cast<std::size_t>(workers.count()),
+                                 ForwardTile(problem, visibility.get(), double{scale}, inputs));
   const std::int64_t q_tiles = (problem.seqlen_q + kTileQ - 1) / kTileQ;
   workers.run(problem.batch * problem.heads * q_tiles, [&](std::int64_t job, int worker) {
     const std::int64_t head = job / q_tiles;

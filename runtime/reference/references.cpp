@@ -9,7 +9,8 @@ namespace {
 
 ReferenceGradients run_fp64(const AttentionBackward& problem, float scale, const HostInputs& inputs, bool magnitudes,
                             const Progress& progress) {
-  const Task task{problem, inputs, plain_geometry(problem), scale, magnitudes};
+  const auto visibility = Visibility::of(problem);
+  const Task task{problem, inputs, plain_geometry(problem), scale, visibility.get(), magnitudes};
   Workers workers(0);
   Sums<double> sums(inputs);
   // Ascending order cannot stand still: unit 0 never waits, and each other unit waits only for the one before it.
@@ -61,7 +62,8 @@ ReferenceGradients gradient_magnitudes(const AttentionBackward& problem, float s
 }
 
 HostGradients gradients_straightforward(const AttentionBackward& problem, float scale, const HostInputs& inputs) {
-  const Task task{problem, inputs, plain_geometry(problem), scale, false};
+  const auto visibility = Visibility::of(problem);
+  const Task task{problem, inputs, plain_geometry(problem), scale, visibility.get()};
   Workers workers(0);
   Sums<float> sums(inputs);
   (void)sum_steps(task, workers, sums, {});  // cannot stand still, as above

@@ -105,6 +105,7 @@ Tile<T>::Tile(const Task& task, const std::vector<T>& delta)
   lse_ = sized(row_, 1), delta_ = sized(row_, 1);
   dead_.resize(static_cast<std::size_t>(row_));
   first_visible_.resize(static_cast<std::size_t>(keys));
+  if (task.visibility != nullptr) pairs_.resize(static_cast<std::size_t>(keys * row_));
 }
 
 template <class T>
@@ -114,13 +115,16 @@ void Tile<T>::make_probabilities() {
         task_.problem.dtype,
         {p_.data(), ds_.data(), row_, keys_, lse_.data(), delta_.data(), first_visible_.data(), task_.scale * kLog2e},
         dead_rows_ ? &dead_ : nullptr);
+    if (task_.visibility != nullptr && masked_) hide_pairs();
   } else {
     const T sign = task_.magnitudes ? 1 : -1;
     for (std::int64_t c = 0; c < keys_; ++c) {
       for (std::int64_t r = 0; r < rows_; ++r) {
         T& p = p_[static_cast<std::size_t>(c * row_ + r)];
         T& ds = ds_[static_cast<std::size_t>(c * row_ + r)];
-        const bool visible = r >= first_visible_[static_cast<std::size_t>(c)] && !dead_[static_cast<std::size_t>(r)];
+        const bool seen = task_.visibility != nullptr ? pairs_[static_cast<std::size_t>(c * row_ + r)] != 0
+                                                      : r >= first_visible_[static_cast<std::size_t>(c)];
+        const bool visible = seen && !dead_[static_cast<std::size_t>(r)];
         p = visible ? std::exp(T{task_.scale} * p - lse_[static_cast<std::size_t>(r)]) : 0;
         ds = visible ? p * (ds + sign * delta_[static_cast<std::size_t>(r)]) : 0;
       }
@@ -132,9 +136,13 @@ template <class T>
 void Tile<T>::run(const Step& step, T* dk, T* dv) {
   rows_ = std::min<std::int64_t>(task_.geometry.tile_q, task_.problem.seqlen_q - task_.first_row(step));
   keys_ = std::min<std::int64_t>(task_.geometry.unit_kv, task_.problem.seqlen_k - task_.first_key(step));
+  find_visible(step);
+  if (hidden_) {
+    std::fill(partial_.begin(), partial_.end(), T{0});
+    return;
+  }
   load(step);
   load_row_statistics(step);
-  find_visible(step);
   transpose(q_.data(), rows_, dim_, row_, q_transposed_.data());
   transpose(d_o_.data(), rows_, dim_, row_, d_o_transposed_.data());
   std::fill(p_.begin(), p_.end(), T{0});
@@ -197,6 +205,7 @@ bool Tile<T>::operands_finite(const Step& step) const {
 
 template <class T>
 void Tile<T>::find_visible(const Step& step) {
+  if (task_.visibility != nullptr) return find_visible_by_expression(step);
   // Query i sees key j when j <= i + seqlen_k - seqlen_q.
   const std::int64_t diagonal = task_.first_key(step) - (task_.problem.seqlen_k - task_.problem.seqlen_q) - task_.first_row(step);
   for (std::int64_t c = 0; c < keys_; ++c) {
@@ -204,6 +213,29 @@ void Tile<T>::find_visible(const Step& step) {
     first_visible_[static_cast<std::size_t>(c)] = static_cast<std::int32_t>(first);
   }
   masked_ = first_visible_[static_cast<std::size_t>(keys_ - 1)] > 0;
+}
+
+template <class T>
+void Tile<T>::find_visible_by_expression(const Step& step) {
+  std::int64_t seen = 0;
+  for (std::int64_t c = 0; c < keys_; ++c) {
+    std::uint8_t* row = pairs_.data() + c * row_;
+    task_.visibility->row(task_.batch(step), task_.head(step), task_.first_key(step) + c, task_.first_row(step), rows_, row);
+    for (std::int64_t r = 0; r < rows_; ++r) seen += row[r];
+  }
+  masked_ = seen < keys_ * rows_;
+  hidden_ = seen == 0;
+}
+
+// The float kernels compute every pair of a tile; those that the mask hides are cleared behind them.
+template <class T>
+void Tile<T>::hide_pairs() {
+  for (std::int64_t c = 0; c < keys_; ++c) {
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      const auto at = static_cast<std::size_t>(c * row_ + r);
+      if (pairs_[at] == 0) p_[at] = ds_[at] = 0;
+    }
+  }
 }
 
 template <class T>
@@ -224,6 +256,7 @@ void Tile<T>::multiply(const Step& step, T* dk, T* dv) {
 // The same three products without the hidden pairs, whose zeros would turn an infinity into NaN and pass a NaN on.
 template <class T>
 void Tile<T>::multiply_visible(T* dk_rows, T* dv_rows) {
+  if (task_.visibility != nullptr) return multiply_pairs(dk_rows, dv_rows);
   for (std::int64_t c = 0; c < keys_; ++c) {
     const std::int64_t first = first_visible_[static_cast<std::size_t>(c)], from = c * row_ + first;
     const std::int64_t count = rows_ - first;
@@ -238,6 +271,21 @@ void Tile<T>::multiply_visible(T* dk_rows, T* dv_rows) {
     const auto seen = std::upper_bound(first_visible_.begin(), first_visible_.begin() + keys_, static_cast<std::int32_t>(r)) -
                       first_visible_.begin();
     accumulate(Product<T>{partial_.data() + r * dim_, 0, ds_.data() + r, 0, row_, k_.data(), dim_, 1, dim_, seen});
+  }
+}
+
+// The same for a mask that follows no order: pair by pair.
+template <class T>
+void Tile<T>::multiply_pairs(T* dk_rows, T* dv_rows) {
+  for (std::int64_t c = 0; c < keys_; ++c) {
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      const std::int64_t at = c * row_ + r;
+      if (pairs_[static_cast<std::size_t>(at)] == 0 || dead_[static_cast<std::size_t>(r)]) continue;
+      T *dv = dv_rows + c * task_.k_stride(), *dk = dk_rows + c * task_.k_stride();
+      accumulate(Product<T>{dv, 0, p_.data() + at, 0, 1, d_o_.data() + r * dim_, dim_, 1, dim_, 1});
+      accumulate(Product<T>{dk, 0, ds_.data() + at, 0, 1, q_.data() + r * dim_, dim_, 1, dim_, 1});
+      accumulate(Product<T>{partial_.data() + r * dim_, 0, ds_.data() + at, 0, 1, k_.data() + c * dim_, dim_, 1, dim_, 1});
+    }
   }
 }
 

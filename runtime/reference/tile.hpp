@@ -8,6 +8,7 @@
 #include "ordo/problem.hpp"
 #include "runtime/reference/attention.hpp"
 #include "runtime/reference/traverse.hpp"
+#include "runtime/reference/visibility.hpp"
 #include "templates/schedule/schedule.cuh"
 
 namespace ordo::reference {
@@ -18,6 +19,8 @@ struct Task {
   const HostInputs& inputs;
   schedule::Geometry geometry;
   float scale = 0;
+  /// Of the problem's mask; null where the closed form is all there is.
+  const Visibility* visibility = nullptr;
   /// fp64 only: sums the magnitudes of all terms instead of the terms (of dP - delta too). How far rounding can reach.
   bool magnitudes = false;
 
@@ -73,9 +76,12 @@ class Tile {
   void load_row_statistics(const Step& step);
   [[nodiscard]] bool operands_finite(const Step& step) const;
   void find_visible(const Step& step);
+  void find_visible_by_expression(const Step& step);
+  void hide_pairs();
   void make_probabilities();
   void multiply(const Step& step, T* dk, T* dv);
   void multiply_visible(T* dk_rows, T* dv_rows);
+  void multiply_pairs(T* dk_rows, T* dv_rows);
   void take_magnitudes();
 
   const Task& task_;
@@ -83,6 +89,7 @@ class Tile {
   std::int64_t dim_, row_;  ///< head_dim; padded rows of a Q tile
   std::int64_t rows_ = 0, keys_ = 0;
   bool masked_ = false;                           ///< the mask hides some pair of the tile
+  bool hidden_ = false;                           ///< the mask hides every pair of the tile
   bool dead_rows_ = false;                        ///< some row sees nothing
   std::vector<T> q_, d_o_, k_, v_;                ///< [rows or keys][head_dim]
   std::vector<T> q_transposed_, d_o_transposed_;  ///< [head_dim][row_]
@@ -90,6 +97,7 @@ class Tile {
   std::vector<T> lse_, delta_;                    ///< [row_]; lse_ of floats holds -LSE * log2(e)
   std::vector<std::uint8_t> dead_;                ///< [row_]
   std::vector<std::int32_t> first_visible_;       ///< [keys]: the first row that sees the key
+  std::vector<std::uint8_t> pairs_;               ///< [keys][row_], masks by expression: 1 where the pair is visible
   std::vector<T> partial_;
 };
 

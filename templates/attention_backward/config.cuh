@@ -43,7 +43,9 @@ struct Config {
   bool fp16;  ///< else bf16
   int head_dim;
   bool causal;
-  int group;  ///< query heads a KV head
+  bool mask_expression;  ///< the mask is visible(), which the generator writes; then not causal
+  bool mask_reads_head;  ///< visible() looks at head or batch
+  int group;             ///< query heads a KV head
   schedule::Kind schedule;
   Accumulate accumulate;
   int tile_q, tile_kv;

@@ -203,7 +203,7 @@ struct Consumer {
       const int first_row = (place >> 2) * config.tile_q;
       // Two bodies, so that the masking of the few tiles that need it costs the others not even a branch between their
       // instructions.
-      if (unmasked_from > first_row)
+      if (config.mask_expression || unmasked_from > first_row)
         masked_step(first, first_row, first_key, k, v, dk, dv);
       else
         step(first, k, v, dk, dv);
@@ -269,16 +269,18 @@ struct Consumer {
       const int key = first_key + 128 * block;
       u32 ds[kPairs] = {};
       if (first_visible_row(geometry(params.shape), key) < first_row + config.tile_q) {
+        // An expression comes first: only before the accumulators of S and dP are there are registers left to evaluate it.
+        const u32 seen = config.mask_expression ? find_seen(key, first_row) : 0u;
         float s[kScores], dp[kScores];
         u32 p[kPairs];
         issue_scores(s, dp, k.advanced(block * kBlockBytes), v.advanced(block * kBlockBytes), q_tile, do_tile);
         mma_wait<1>(s);
         exponentiate(s);
-        select_visible(s, key, first_row);
+        hide(s, seen, key, first_row);
         round_pairs(p, s);
         mma_wait<0>(dp);
         multiply_elements(dp, s);
-        select_visible(dp, key, first_row);
+        hide(dp, seen, key, first_row);
         round_pairs(ds, dp);
         store_ds(ds, block);
         pin(p);
@@ -461,7 +463,36 @@ struct Consumer {
     return g.causal ? key - (g.seqlen_k - g.seqlen_q) : -0x7fffffff;
   }
 
-  /// Zeroes what the mask hides. A selection, not a product: a NaN that nobody sees must not spread.
+  /// Zeroes what the mask hides. A selection, not a product: a NaN that nobody sees must not spread. `seen` is find_seen()'s.
+  __device__ __forceinline__ void hide(float (&x)[kScores], u32 seen, int first_key, int first_row) {
+    if constexpr (config.mask_expression) {
+#pragma unroll
+      for (int i = 0; i < kScores; ++i)
+        if ((seen >> i & 1u) == 0) x[i] = 0.f;
+    } else {
+      select_visible(x, first_key, first_row);
+    }
+  }
+
+  /// Masks by expression: a bit for each of this thread's pairs of a block.
+  __device__ __forceinline__ u32 find_seen(int first_key, int first_row) {
+    static_assert(kScores <= 32);
+    const schedule::Geometry g = geometry(params.shape);
+    // Fresh, else what follows from them alone is kept in registers over the whole walk.
+    const int key = fresh(first_key + 16 * warp + (lane >> 2)), row = first_row + 2 * (lane & 3);
+    TilePlace place{};
+    if constexpr (config.mask_reads_head)
+      place = place_of(params.shape, g, load_shared_int(shared.at(layout.steps) + (number % kStepSlots) * 16u + 4u));
+    u32 seen = 0;
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      const int q = row + 8 * (i / 4) + (i & 1), k = key + 4 * (i & 2);
+      const bool sees = k < g.seqlen_k && visible(q, k, place.head, place.batch, g.seqlen_q, g.seqlen_k);
+      seen |= static_cast<u32>(sees) << i;
+    }
+    return static_cast<u32>(fresh(static_cast<int>(seen)));
+  }
+
   __device__ __forceinline__ void select_visible(float (&x)[kScores], int first_key, int first_row) {
     const schedule::Geometry g = geometry(params.shape);
     const int key = first_key + 16 * warp + (lane >> 2), column = first_row + 2 * (lane & 3);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention_backward/config.cuh"
+#include "expression/functions.cuh"
 #include "sm90/basic.cuh"
 #include "sm90/wgmma.cuh"
 
@@ -12,6 +13,8 @@ inline constexpr Config config{
     .fp16 = false,
     .head_dim = 128,
     .causal = false,
+    .mask_expression = false,
+    .mask_reads_head = false,
     .group = 1,
     .schedule = schedule::Kind::ascending,
     .accumulate = Accumulate::ordered,
@@ -26,6 +29,9 @@ inline constexpr Config config{
     .kv_heads = 0,
     .walks = 0,
 };
+
+/// Masks by expression: whether a query sees a key.
+ORDO_DEVICE bool visible(int q, int k, int head, int batch, int seqlen_q, int seqlen_k);
 
 }  // namespace ordo::attention_backward
 

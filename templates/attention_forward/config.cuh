@@ -2,7 +2,7 @@
 //
 // The forward serves benchmarks, checks and examples of the backward: it makes the O and LSE that a training step would have
 // made. It is written to be read: one CTA a Q tile, no overlap of products and softmax within a warpgroup (the two overlap each
-// other).
+// other). Of an expression mask it visits and masks every tile.
 #pragma once
 
 namespace ordo::attention_forward {
@@ -11,6 +11,7 @@ struct Config {
   bool fp16;  ///< else bf16
   int head_dim;
   bool causal;
+  bool mask_expression;  ///< the mask is visible(), which the generator writes; then not causal
 };
 
 inline constexpr int kTileQ = 128;  // two warpgroups of 64 rows

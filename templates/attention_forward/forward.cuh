@@ -101,7 +101,7 @@ struct Consumer {
     const int all_see_until = sees_until(p, work.first_row + 64 * warpgroup);  // the warpgroup's first row sees least
 #pragma unroll 1
     for (int tile = 0; tile < work.kv_tiles; ++tile) {
-      if ((tile + 1) * kTileKv > all_see_until)
+      if (config.mask_expression || (tile + 1) * kTileKv > all_see_until)
         step<true>(tile, ring, o);
       else
         step<false>(tile, ring, o);
@@ -159,6 +159,10 @@ struct Consumer {
     release(kVEmpty + ring.slot);
   }
 
+  __device__ __forceinline__ bool sees(int q, int k) const {
+    return !config.mask_expression || visible(q, k, work.head, work.batch, p.seqlen_q, p.seqlen_k);
+  }
+
   /// -inf where a row does not see a key: a selection, so that a NaN that nobody sees does not spread.
   __device__ __forceinline__ void hide(float (&s)[kScores], int tile) {
     const int column = tile * kTileKv + 2 * (lane & 3);
@@ -169,7 +173,8 @@ struct Consumer {
       for (int j = 0; j < kTileKv / 8; ++j)
 #pragma unroll
         for (int e = 0; e < 2; ++e)
-          if (column + 8 * j + e >= end) s[4 * j + 2 * r + e] = -__uint_as_float(0x7f800000u);
+          if (column + 8 * j + e >= end || !sees(row(r), column + 8 * j + e))
+            s[4 * j + 2 * r + e] = -__uint_as_float(0x7f800000u);
     }
   }
 

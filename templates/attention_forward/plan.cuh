@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention_forward/config.cuh"
+#include "expression/functions.cuh"
 #include "sm90/basic.cuh"
 #include "sm90/wgmma.cuh"
 
@@ -12,7 +13,11 @@ inline constexpr Config config{
     .fp16 = false,
     .head_dim = 128,
     .causal = false,
+    .mask_expression = false,
 };
+
+/// Masks by expression: whether a query sees a key.
+ORDO_DEVICE bool visible(int q, int k, int head, int batch, int seqlen_q, int seqlen_k);
 
 }  // namespace ordo::attention_forward
 

@@ -9,6 +9,7 @@
 
 #include "runtime/compiler.hpp"
 #include "runtime/reference/numbers.hpp"
+#include "tests/gpu/masks.hpp"
 #include "tests/gpu/reference_source.hpp"
 
 namespace ordo::test {
@@ -16,13 +17,19 @@ namespace {
 
 /// Mirrors `struct Sizes` of reference_source.hpp.
 struct Sizes {
-  int batch, sq, sk, heads, kv_heads, d, causal;
+  int batch, sq, sk, heads, kv_heads, d, mask;
   double scale;
 };
 
 Sizes sizes_of(const AttentionBackward& p, double scale) {
-  return {static_cast<int>(p.batch),    static_cast<int>(p.seqlen_q), static_cast<int>(p.seqlen_k),   static_cast<int>(p.heads),
-          static_cast<int>(p.kv_heads), static_cast<int>(p.head_dim), p.mask == Mask::causal ? 1 : 0, scale};
+  return {static_cast<int>(p.batch),
+          static_cast<int>(p.seqlen_q),
+          static_cast<int>(p.seqlen_k),
+          static_cast<int>(p.heads),
+          static_cast<int>(p.kv_heads),
+          static_cast<int>(p.head_dim),
+          number_of(p.mask),
+          scale};
 }
 
 std::size_t q_elements(const AttentionBackward& p) {

@@ -9,7 +9,7 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-struct Sizes { int batch, sq, sk, heads, kv_heads, d, causal; double scale; };
+struct Sizes { int batch, sq, sk, heads, kv_heads, d, mask; double scale; };
 
 __device__ float to_float(u16 x) {
 #if HALF
@@ -28,8 +28,23 @@ __device__ u16 round16(float x) {
 
 // [batch, seqlen, heads, d] contiguous
 __device__ long long at(int b, int i, int h, int s, int heads, int d) { return (((long long)b * s + i) * heads + h) * d; }
-__device__ int visible_end(const Sizes& z, int i) {  // keys [0, end) are seen by row i
-  if (!z.causal) return z.sk;
+// Masks by number: full, causal, then those of masks.hpp, written here a second time.
+__device__ bool sees(const Sizes& z, int i, int j, int h, int b) {
+  switch (z.mask) {
+    case 0: return true;
+    case 1: return j <= i + z.sk - z.sq;
+    case 2: return i >= j && i < j + 200;
+    case 3: return j < 5 || (i >= j && i < j + 64);
+    case 4: return i / 300 == j / 300 && i >= j;
+    case 5: { int x = i + z.sk - z.sq - j; return x < 150 && x > -150; }
+    case 6: return i % 3 == j % 3;
+    case 7: return i >= j && i < j + 100 * (h + 1) && (b != 1 || j > 70);
+    case 8: return i > 300 && i < 500;
+  }
+  return false;
+}
+__device__ int visible_end(const Sizes& z, int i) {  // no key from here on is seen by row i
+  if (z.mask != 1) return z.sk;
   int end = i + z.sk - z.sq + 1;
   return end < 0 ? 0 : end > z.sk ? z.sk : end;
 }
@@ -66,14 +81,14 @@ extern "C" __global__ void ref_forward(Sizes z, const u16* q, const u16* k, cons
   int end = visible_end(z, i);
   const u16* qi = q + at(b, i, h, z.sq, z.heads, z.d);
   double m = -1e300;
-  for (int j = t; j < end; j += 128) m = fmax(m, z.scale * dot(qi, k + at(b, j, hk, z.sk, z.kv_heads, z.d), z.d));
+  for (int j = t; j < end; j += 128) if (sees(z, i, j, h, b)) m = fmax(m, z.scale * dot(qi, k + at(b, j, hk, z.sk, z.kv_heads, z.d), z.d));
   part[t] = m; __syncthreads();
   for (int s = 64; s; s /= 2) { if (t < s) part[t] = fmax(part[t], part[t + s]); __syncthreads(); }
   m = part[0]; __syncthreads();
   double sum = 0, acc = 0;
   for (int base = 0; base < end; base += 128) {
     int j = base + t;
-    p[t] = j < end ? exp(z.scale * dot(qi, k + at(b, j, hk, z.sk, z.kv_heads, z.d), z.d) - m) : 0;
+    p[t] = j < end && sees(z, i, j, h, b) ? exp(z.scale * dot(qi, k + at(b, j, hk, z.sk, z.kv_heads, z.d), z.d) - m) : 0;
     __syncthreads();
     for (int x = 0; x < 128 && base + x < end; ++x) {
       sum += p[x];
@@ -81,8 +96,8 @@ extern "C" __global__ void ref_forward(Sizes z, const u16* q, const u16* k, cons
     }
     __syncthreads();
   }
-  if (t < z.d) o[at(b, i, h, z.sq, z.heads, z.d) + t] = end > 0 ? acc / sum : 0;
-  if (t == 0) lse[((long long)b * z.heads + h) * z.sq + i] = end > 0 ? m + log(sum) : -__longlong_as_double(0x7ff0000000000000ll);
+  if (t < z.d) o[at(b, i, h, z.sq, z.heads, z.d) + t] = sum > 0 ? acc / sum : 0;
+  if (t == 0) lse[((long long)b * z.heads + h) * z.sq + i] = sum > 0 ? m + log(sum) : -__longlong_as_double(0x7ff0000000000000ll);
 }
 
 // P and dS of one pair; `rounded`: the straightforward fp32 method, P and dS rounded to the type.
@@ -115,7 +130,7 @@ extern "C" __global__ void ref_dq(Sizes z, const u16* q, const u16* k, const u16
     int j = base + t;
     long long kr = at(b, j, hk, z.sk, z.kv_heads, z.d);
     Pair x = {0, 0, 0};
-    if (j < end) x = pair(z, q + row, k + kr, v + kr, d_o + row, lse[r], delta[r], rounded);
+    if (j < end && sees(z, i, j, h, b)) x = pair(z, q + row, k + kr, v + kr, d_o + row, lse[r], delta[r], rounded);
     ds[t] = x.ds; ms[t] = x.mass;
     __syncthreads();
     if (t < z.d) for (int x = 0; x < 128 && base + x < end; ++x) {
@@ -134,7 +149,7 @@ extern "C" __global__ void ref_dkv(Sizes z, const u16* q, const u16* k, const u1
   __shared__ double p[128], ds[128], ms[128];
   int j = blockIdx.x, hk = blockIdx.y % z.kv_heads, b = blockIdx.y / z.kv_heads, group = z.heads / z.kv_heads, t = threadIdx.x;
   long long kr = at(b, j, hk, z.sk, z.kv_heads, z.d);
-  int first = z.causal ? j - (z.sk - z.sq) : 0; if (first < 0) first = 0;
+  int first = z.mask == 1 ? j - (z.sk - z.sq) : 0; if (first < 0) first = 0;
   double ak = 0, av = 0, sk = 0, sv = 0; float fk = 0, fv = 0;
   for (int g = 0; g < group; ++g) {
     int h = hk * group + g;
@@ -142,7 +157,8 @@ extern "C" __global__ void ref_dkv(Sizes z, const u16* q, const u16* k, const u1
       int i = base + t;
       if (i < z.sq) {
         long long row = at(b, i, h, z.sq, z.heads, z.d), r = ((long long)b * z.heads + h) * z.sq + i;
-        Pair x = pair(z, q + row, k + kr, v + kr, d_o + row, lse[r], delta[r], rounded);
+        Pair x = {0, 0, 0};
+        if (sees(z, i, j, h, b)) x = pair(z, q + row, k + kr, v + kr, d_o + row, lse[r], delta[r], rounded);
         p[t] = x.p; ds[t] = x.ds; ms[t] = x.mass;
       }
       __syncthreads();

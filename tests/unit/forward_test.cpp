@@ -14,7 +14,7 @@ std::vector<AttentionBackward> every_kind() {
   std::vector<AttentionBackward> kinds;
   for (const DType dtype : {DType::bf16, DType::fp16})
     for (const std::int64_t head_dim : {64, 128})
-      for (const Mask mask : {Mask::full, Mask::causal})
+      for (const Mask mask : {Mask::full, Mask::causal, *parse_mask("expr:k<=q&&q-k<128*(head+1)")})
         kinds.push_back(
             {.seqlen_q = 1000, .seqlen_k = 2000, .heads = 4, .kv_heads = 2, .head_dim = head_dim, .mask = mask, .dtype = dtype});
   return kinds;
