@@ -1,0 +1,159 @@
+/* The C interface of ordo: plan, compile and launch deterministic attention-backward kernels.
+ *
+ *   ordo_engine* engine;  ordo_plan* plan;  ordo_kernel* kernel;  size_t bytes;
+ *   ordo_engine_create(NULL, &engine);
+ *   ordo_plan_create(engine, &problem, NULL, &plan);
+ *   ordo_kernel_prepare(engine, plan, &kernel);               // compiles, or takes the cubins from the cache
+ *   ordo_kernel_workspace_bytes(kernel, &problem, &bytes);    // the caller supplies the workspace
+ *   ordo_kernel_launch(kernel, &problem, &tensors, workspace, bytes, stream);
+ *
+ * Every function that can fail returns an ordo_status; ordo_last_error() then says, for this thread, what was asked, what was
+ * found and what to do. No exception, no exit and no output crosses this interface.
+ *
+ * Ownership: what a function gives out through `out` belongs to the caller, who destroys it once; destroying NULL does nothing.
+ * A kernel keeps what it needs of its engine alive. Strings given out belong to the object asked and live as long as it.
+ * Threads: engines and kernels may be used by any number of threads at once; an object must not be used while it is destroyed.
+ * Destroying a kernel does not wait for the GPU: keep it while launches of it, or graphs that hold it, are in flight.
+ * fork(): a child must not use engines or kernels of its parent; it creates its own.
+ *
+ * Structures begin with struct_size = sizeof(the structure): a later version appends fields, and takes what an older caller
+ * does not know as zero. ordo_abi_version() grows only when something that exists changes. */
+#ifndef ORDO_ORDO_H
+#define ORDO_ORDO_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(ORDO_STATIC)
+#define ORDO_C_API
+#else
+#define ORDO_C_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ORDO_ABI_VERSION 1
+
+/* CUstream of the driver API, which is also cudaStream_t. */
+typedef struct CUstream_st* ordo_stream;
+
+typedef struct ordo_engine ordo_engine;
+typedef struct ordo_plan ordo_plan;
+typedef struct ordo_kernel ordo_kernel;
+
+typedef enum ordo_status {
+  ORDO_OK = 0,
+  ORDO_INVALID_PROBLEM = 1,  /* the problem breaks one of its own rules (sizes, heads, dtype) */
+  ORDO_INVALID_PLAN = 2,     /* the plan is malformed, unproved, or does not fit the problem */
+  ORDO_INVALID_ARGUMENT = 3, /* any other argument is wrong (pointer, alignment, option, name) */
+  ORDO_UNSUPPORTED = 4,      /* well-formed, but this version of ordo has no kernel for it */
+  ORDO_TOOLCHAIN = 5,        /* NVRTC is missing, too old or incomplete */
+  ORDO_COMPILE = 6,          /* NVRTC refused the source, or its output broke a rule (a spill) */
+  ORDO_BAD_CUBIN = 7,        /* bytes that should be a cubin are damaged */
+  ORDO_NO_DEVICE = 8,        /* no CUDA driver, or no such device */
+  ORDO_DRIVER = 9,           /* a CUDA driver call failed */
+  ORDO_IO = 10,              /* a file could not be read or written */
+  ORDO_CACHE = 11,           /* the cache file failed; never returned by a launch */
+  ORDO_NOT_PREPARED = 12,    /* a kernel that is not ready was asked for where none may be made */
+  ORDO_CANCELLED = 13,       /* the caller asked to stop */
+  ORDO_INTERNAL = 14,        /* a bug in ordo */
+  ORDO_OUT_OF_MEMORY = 15    /* of the host */
+} ordo_status;
+
+/* ORDO_ABI_VERSION that the library was built with; programs compare it with their own. */
+ORDO_C_API int ordo_abi_version(void);
+/* "0.1.0" */
+ORDO_C_API const char* ordo_version(void);
+/* The status's name, e.g. "invalid_problem". */
+ORDO_C_API const char* ordo_status_name(ordo_status status);
+/* The message of this thread's last failure, "" before the first; valid until this thread's next call that fails. */
+ORDO_C_API const char* ordo_last_error(void);
+
+/* ---- Engine: plans, compiles and caches. Needs no GPU except to launch. ---- */
+
+typedef struct ordo_engine_options {
+  size_t struct_size;
+  const char* cache_path; /* NULL: $ORDO_CACHE, else $XDG_CACHE_HOME/ordo/cache.db, else ~/.cache/ordo/cache.db, else memory */
+  int memory_cache_only;  /* not 0: no file */
+  const char* target;     /* "h100", "h200", "h800", "h20", "sm_90a:SMS"; NULL: the current device, "h200" where there is none */
+  /* Called for what a person should know and no caller can act on (a cache that cannot be written, say), at most once a cause,
+   * from the thread that met it. It must not call ordo. NULL: not told. */
+  void (*warn)(const char* message, void* data);
+  void* warn_data;
+} ordo_engine_options;
+
+/* options: NULL for the defaults. Errors: ORDO_INVALID_ARGUMENT for an unknown target. */
+ORDO_C_API ordo_status ordo_engine_create(const ordo_engine_options* options, ordo_engine** out);
+ORDO_C_API void ordo_engine_destroy(ordo_engine* engine);
+
+/* ---- Problem: dQ, dK, dV from Q, K, V, O, dO and LSE. ----
+ *
+ * Q, O, dO, dQ are [batch, seqlen_q, heads, head_dim]; K, V, dK, dV are [batch, seqlen_k, kv_heads, head_dim]; LSE is
+ * [batch, heads, seqlen_q] fp32, natural log. Query head h reads KV head h / (heads / kv_heads). With
+ * P = exp(scale QK^T - LSE) and delta = rowsum(dO * O):
+ *   dV = P^T dO,  dS = P * (dO V^T - delta),  dQ = scale dS K,  dK = scale dS^T Q. */
+typedef struct ordo_attention_backward {
+  size_t struct_size;
+  int64_t batch, seqlen_q, seqlen_k, heads, kv_heads, head_dim;
+  const char* mask;  /* "full" or "causal" (bottom-right aligned). NULL: "full"; for a kernel's calls, its plan's */
+  const char* dtype; /* "bf16" or "fp16". NULL: "bf16"; for a kernel's calls, its plan's */
+} ordo_attention_backward;
+
+/* ---- Plan: how. The plan and the cubin made from it decide every bit of the result. ---- */
+
+typedef struct ordo_plan_request {
+  size_t struct_size;
+  const char* schedule;   /* "ascending", "descending", "shift", "alternate", ...; NULL: the planner's choice */
+  const char* accumulate; /* "ordered", "exact", "atomic" (not deterministic); NULL: the planner's choice */
+  int static_shape;       /* not 0: bake the shape into the kernels */
+} ordo_plan_request;
+
+/* Chooses a plan. request: NULL leaves everything to the planner. Compiles nothing. */
+ORDO_C_API ordo_status ordo_plan_create(const ordo_engine* engine, const ordo_attention_backward* problem,
+                                        const ordo_plan_request* request, ordo_plan** out);
+/* Reads what ordo_plan_text() gives. */
+ORDO_C_API ordo_status ordo_plan_parse(const char* text, ordo_plan** out);
+/* Canonical text, one line. */
+ORDO_C_API const char* ordo_plan_text(const ordo_plan* plan);
+/* Why it was chosen, one sentence; "" for a plan read from text. */
+ORDO_C_API const char* ordo_plan_reason(const ordo_plan* plan);
+/* Predicted time of a launch in milliseconds; 0 for a plan read from text. */
+ORDO_C_API double ordo_plan_predicted_ms(const ordo_plan* plan);
+ORDO_C_API void ordo_plan_destroy(ordo_plan* plan);
+
+/* ---- Kernel: the compiled kernels of one plan. ---- */
+
+/* Compiles what the cache does not hold: a second or so a kernel. */
+ORDO_C_API ordo_status ordo_kernel_prepare(ordo_engine* engine, const ordo_plan* plan, ordo_kernel** out);
+/* Bytes of device scratch that a launch needs. Refuses a problem the plan was not made for. */
+ORDO_C_API ordo_status ordo_kernel_workspace_bytes(const ordo_kernel* kernel, const ordo_attention_backward* problem,
+                                                   size_t* out);
+
+/* A device tensor with contiguous head_dim. Strides count elements and make every row 16-byte aligned; so is data. */
+typedef struct ordo_tensor {
+  void* data;
+  int64_t batch_stride, seqlen_stride, head_stride;
+} ordo_tensor;
+
+typedef struct ordo_attention_backward_tensors {
+  size_t struct_size;
+  ordo_tensor q, k, v, o, d_o; /* read */
+  const float* lse;            /* contiguous [batch, heads, seqlen_q], 16-byte aligned */
+  ordo_tensor dq, dk, dv;      /* every element is written */
+  float scale;                 /* softmax scale, > 0 and finite */
+} ordo_attention_backward_tensors;
+
+/* Enqueues the backward on `stream` of the current context: no allocation, no synchronisation. May be captured into a graph
+ * once it has been launched on that device outside a capture. `workspace` is device memory, 256-byte aligned, of at least
+ * ordo_kernel_workspace_bytes(), its content irrelevant, not shared with another launch in flight. */
+ORDO_C_API ordo_status ordo_kernel_launch(const ordo_kernel* kernel, const ordo_attention_backward* problem,
+                                          const ordo_attention_backward_tensors* tensors, void* workspace,
+                                          size_t workspace_bytes, ordo_stream stream);
+ORDO_C_API void ordo_kernel_destroy(ordo_kernel* kernel);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
