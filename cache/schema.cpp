@@ -49,6 +49,29 @@ CREATE TABLE counters(
   value REAL NOT NULL) WITHOUT ROWID;
 )";
 
+constexpr const char* measurements_sql = R"(
+CREATE TABLE measurements(
+  id INTEGER PRIMARY KEY,
+  problem TEXT NOT NULL,
+  plan TEXT NOT NULL,
+  kernels TEXT NOT NULL,
+  target TEXT NOT NULL,
+  device TEXT NOT NULL,
+  sm_count INTEGER NOT NULL,
+  driver TEXT NOT NULL,
+  toolchain TEXT NOT NULL,
+  policy TEXT NOT NULL,
+  round INTEGER NOT NULL,
+  ms_median REAL NOT NULL,
+  ms_min REAL NOT NULL,
+  launches INTEGER NOT NULL,
+  clock_mhz REAL NOT NULL,
+  watts REAL NOT NULL,
+  created INTEGER NOT NULL,
+  digest TEXT NOT NULL,
+  UNIQUE(problem, plan, kernels, target, device, sm_count, driver, toolchain, policy, round));
+)";
+
 Error foreign(sqlite3* db, std::string_view why) {
   return {ErrorCode::cache, fmt::format("{} is not a kernel cache of ordo ({}). Name another file, or remove it.",
                                         sqlite3_db_filename(db, "main"), why)};
@@ -73,6 +96,7 @@ const std::vector<Migration>& migrations() {
   static const std::vector<Migration> steps{
       {1, kernels_sql},
       {2, sizes_sql},
+      {3, measurements_sql},
   };
   return steps;
 }

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <thread>
 
-#include "cli/gpu_problem.hpp"
 #include "cli/progress.hpp"
+#include "runtime/measure/workbench.hpp"
 
 namespace ordo::cli {
 namespace {
@@ -51,17 +51,45 @@ Result<void> check_memory(const AttentionBackward& problem) {
                                                    bytes_text(needed), bytes_text(there))};
 }
 
+Result<void> complete_inputs(const Options& options, std::optional<int> device, const AttentionBackward& problem, float scale,
+                             reference::HostInputs& inputs) {
+  if (!inputs.o.empty() && !inputs.lse.empty()) return {};
+  reference::HostInputs fresh;
+  fresh.q = inputs.q, fresh.k = inputs.k, fresh.v = inputs.v;
+  if (device) {
+    auto bench = measure::Workbench::open(*device, builder_options(options));
+    if (!bench) return bench.error();
+    auto forward = bench->forward(problem);
+    if (!forward) return forward.error();
+    auto uploaded = measure::DeviceProblem::upload(problem, scale, fresh, bench->stream().get());
+    if (!uploaded) return uploaded.error();
+    if (auto ok = uploaded->run_forward(*forward); !ok) return ok;
+    if (auto ok = uploaded->download_forward(fresh); !ok) return ok;
+  } else {
+    reference::forward(problem, scale, fresh);
+  }
+  if (inputs.o.empty()) inputs.o = std::move(fresh.o);
+  if (inputs.lse.empty()) inputs.lse = std::move(fresh.lse);
+  return {};
+}
+
 Result<Execution> execute_repeatedly(std::optional<int> device, const Choice& made, const AttentionBackwardKernel* kernel,
                                      float scale, const reference::HostInputs& inputs, int repeats, int threads) {
   if (device) {
     if (kernel == nullptr) return Error{ErrorCode::toolchain, "a GPU needs the compiled kernels"};
-    auto problem = GpuProblem::create(*device, made.problem, scale, inputs);
+    auto context = DeviceContext::open(*device);
+    if (!context) return context.error();
+    auto stream = Stream::create();
+    if (!stream) return stream.error();
+    auto problem = measure::DeviceProblem::upload(made.problem, scale, inputs, stream->get());
     if (!problem) return problem.error();
-    if (auto used = problem->use(*kernel); !used) return used.error();
+    if (auto reserved = problem->reserve(*kernel); !reserved) return reserved.error();
     ProgressBar bar("repeats");
-    return repeat(problem->facts().name, repeats, [&](int i) {
+    return repeat(context->facts().name, repeats, [&](int i) -> Result<HostGradients> {
       bar.update(static_cast<double>(i) / repeats);
-      return problem->run();
+      if (auto poisoned = problem->poison(); !poisoned) return poisoned.error();
+      if (auto launched = problem->launch(*kernel); !launched) return launched.error();
+      return problem->download();
     });
   }
   const int all = threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));

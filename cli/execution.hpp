@@ -21,6 +21,10 @@ struct Execution {
 /// machine's memory: the system would end the process half-way.
 Result<void> check_memory(const AttentionBackward& problem);
 
+/// o and lse where `inputs` has them not: by the generated forward on a GPU (`device` its number), in fp64 without one.
+Result<void> complete_inputs(const Options& options, std::optional<int> device, const AttentionBackward& problem, float scale,
+                             reference::HostInputs& inputs);
+
 /// Runs `plan` `repeats` times (at least once). On a GPU (`device` its number) `kernel` is launched, outputs and workspace
 /// poisoned before each launch; without one the CPU executor runs, with another number of threads each time (`threads` first; 0:
 /// all).

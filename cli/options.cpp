@@ -60,8 +60,8 @@ const char* const kMaskHelp =
 const CLI::Validator kInteger(
     [](std::string& text) { return parse_integer(text) ? std::string() : fmt::format("'{}' is not an integer", text); }, "");
 
-void add_family(CLI::App& verb, Options& options) {
-  verb.add_option("family", options.family, "What to compute: attention-backward")
+CLI::Option* add_family(CLI::App& verb, Options& options) {
+  return verb.add_option("family", options.family, "What to compute: attention-backward")
       ->required()
       ->type_name("FAMILY")
       ->check(CLI::IsMember({"attention-backward"}));
@@ -193,8 +193,15 @@ Result<std::optional<int>> resolve_device(const Options& options) {
   return std::optional(*device);
 }
 
-Result<Choice> choose_plan(const Options& options, const AttentionBackward& problem, const std::optional<Plan>& given) {
-  Choice out{problem, {}, {}};
+Result<int> resolve_gpu(const Options& options, const std::string& what) {
+  auto device = resolve_device(options);
+  if (!device) return device.error();
+  if (*device) return **device;
+  return Error{ErrorCode::no_device,
+               what + " works on a GPU, and there is none that ordo has kernels for (ordo doctor says what there is)"};
+}
+
+Result<PlanRequest> request_of(const Options& options) {
   PlanRequest request;
   request.static_shape = options.static_shape;
   if (options.schedule) {
@@ -207,11 +214,18 @@ Result<Choice> choose_plan(const Options& options, const AttentionBackward& prob
     if (!accumulate) return accumulate.error();
     request.accumulate = *accumulate;
   }
+  return request;
+}
+
+Result<Choice> choose_plan(const Options& options, const AttentionBackward& problem, const std::optional<Plan>& given) {
+  Choice out{problem, {}, {}};
+  auto request = request_of(options);
+  if (!request) return request.error();
   auto target = resolve_target(options);
   if (!target) return target.error();
   out.target = *target;
   if (!given) {
-    auto choice = make_plan(problem, out.target, request);
+    auto choice = make_plan(problem, out.target, *request);
     if (!choice) return choice.error();
     out.choice = *choice;
     return out;
@@ -231,6 +245,13 @@ Result<Choice> choose(const Options& options) {
   auto problem = resolve_problem(options, *plan);
   if (!problem) return problem.error();
   return choose_plan(options, *problem, *plan);
+}
+
+KernelBuilderOptions builder_options(const Options& options) {
+  KernelBuilderOptions out;
+  out.cache_path = options.cache;
+  out.warn = [](const std::string& text) { fmt::print(stderr, "warning: {}\n", text); };
+  return out;
 }
 
 Result<Engine> make_engine(const Options& options, const Target& target) {

@@ -8,6 +8,7 @@
 
 #include "ordo/error.hpp"
 #include "ordo/ordo.hpp"
+#include "runtime/kernel_builder.hpp"
 
 namespace ordo::cli {
 
@@ -30,7 +31,7 @@ extern const char* const kMaskHelp;
 extern const CLI::Validator kInteger;
 
 // Each adds its options to a verb.
-void add_family(CLI::App& verb, Options& options);
+CLI::Option* add_family(CLI::App& verb, Options& options);
 void add_shape(CLI::App& verb, Options& options);
 void add_plan(CLI::App& verb, Options& options);
 void add_target(CLI::App& verb, Options& options);
@@ -57,11 +58,20 @@ Result<Target> resolve_target(const Options& options);
 /// The GPU that computes: --device N, or without --device the current one if ordo has kernels for it. nullopt: the CPU.
 Result<std::optional<int>> resolve_device(const Options& options);
 
+/// The GPU of resolve_device(). Errors (no_device): the CPU was asked for, or is all there is; `what` names who needs a GPU.
+Result<int> resolve_gpu(const Options& options, const std::string& what);
+
+/// What --schedule, --accumulate and --static-shape fix of the plan.
+Result<PlanRequest> request_of(const Options& options);
+
 /// The plan for `problem`: given by hand and checked, or the planner's.
 Result<Choice> choose_plan(const Options& options, const AttentionBackward& problem, const std::optional<Plan>& given);
 
 /// All of the above, for verbs whose problem comes from the command line.
 Result<Choice> choose(const Options& options);
+
+/// Where compiled kernels are kept; warnings go to standard error.
+KernelBuilderOptions builder_options(const Options& options);
 
 /// An engine for the target whose warnings go to standard error.
 Result<Engine> make_engine(const Options& options, const Target& target);

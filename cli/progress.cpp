@@ -12,8 +12,11 @@ namespace ordo::cli {
 ProgressBar::ProgressBar(std::string label)
     : label_(std::move(label)), terminal_(::isatty(STDERR_FILENO) == 1), start_(Clock::now()), last_(start_) {}
 
-ProgressBar::~ProgressBar() {
+ProgressBar::~ProgressBar() { clear(); }
+
+void ProgressBar::clear() {
   if (drawn_) (void)std::fputs("\r\x1b[K", stderr);
+  drawn_ = false;
 }
 
 void ProgressBar::update(double share) {

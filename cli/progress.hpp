@@ -16,6 +16,8 @@ class ProgressBar {
 
   /// `share` of the work done, in [0, 1]. Cheap: draws at most ten times a second.
   void update(double share);
+  /// Takes the bar off the terminal, for other output; update() draws it again.
+  void clear();
 
  private:
   using Clock = std::chrono::steady_clock;

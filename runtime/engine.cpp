@@ -10,6 +10,7 @@
 #include "runtime/device.hpp"
 #include "runtime/kernel_builder.hpp"
 #include "runtime/kernel_impl.hpp"
+#include "runtime/plan_lock.hpp"
 
 namespace ordo {
 
@@ -40,12 +41,18 @@ struct Engine::Impl {
   using Prepared = Result<std::shared_ptr<AttentionBackwardKernel::Impl>>;
 
   Target target;
+  EngineOptions options;
+  std::optional<PlanLock> pinned;
   KernelBuilder builder;
   std::mutex mutex;
   /// By the plan's text. A future, so that of several threads that ask for one plan the first builds it and the others wait.
   std::map<std::string, std::shared_future<Prepared>> prepared;
 
-  Impl(Target chosen, KernelBuilderOptions options) : target(std::move(chosen)), builder(std::move(options)) {}
+  Impl(Target chosen, EngineOptions made_with, std::optional<PlanLock> plan_lock)
+      : target(std::move(chosen)),
+        options(std::move(made_with)),
+        pinned(std::move(plan_lock)),
+        builder({options.cache_path, options.memory_cache_only, options.warn}) {}
 
   Prepared build(const Plan& plan, const std::string& text) {
     Result<std::vector<KernelSource>> sources = generate(plan, target);
@@ -99,19 +106,26 @@ Engine::Engine(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Result<Engine> Engine::create(EngineOptions options) {
   Result<Target> target = choose_target(options);
   if (!target) return target.error();
-  return Engine(std::make_shared<Impl>(
-      *std::move(target),
-      KernelBuilderOptions{std::move(options.cache_path), options.memory_cache_only, std::move(options.warn)}));
+  std::optional<PlanLock> lock;
+  if (!options.lock_file.empty()) {
+    auto read = PlanLock::read(options.lock_file, *target);
+    if (!read) return read.error();
+    lock = *std::move(read);
+  }
+  return Engine(std::make_shared<Impl>(*std::move(target), std::move(options), std::move(lock)));
 }
 
 const Target& Engine::target() const { return impl_->target; }
+const EngineOptions& Engine::options() const { return impl_->options; }
 
 Result<PlanChoice> Engine::plan(const AttentionBackward& problem, const PlanRequest& request) const {
-  return make_plan(problem, impl_->target, request);
+  return impl_->pinned ? impl_->pinned->plan(problem, request) : make_plan(problem, impl_->target, request);
 }
 
 Result<AttentionBackwardKernel> Engine::prepare(const Plan& plan) {
   if (Result<void> valid = plan.validate(); !valid) return valid.error();
+  if (impl_->pinned)
+    if (Result<void> listed = impl_->pinned->check(plan); !listed) return listed.error();
   Impl::Prepared kernel = impl_->prepare(plan);
   if (!kernel) return kernel.error();
   return AttentionBackwardKernel(*std::move(kernel));

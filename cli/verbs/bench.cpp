@@ -1,192 +1,139 @@
-// ordo bench: time on a GPU, by CUDA events.
+// ordo bench: time on a GPU, by CUDA events: one plan, or the suite's cells; or what a launch costs beside the kernels.
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <memory>
-#include <thread>
 
+#include "cli/bench/bench_options.hpp"
 #include "cli/execution.hpp"
-#include "cli/gpu_problem.hpp"
-#include "cli/nvml.hpp"
-#include "cli/options.hpp"
 #include "cli/report.hpp"
 #include "cli/verbs/verbs.hpp"
-#include "runtime/reference/numbers.hpp"
+#include "runtime/measure/event_stand.hpp"
+#include "runtime/measure/workbench.hpp"
 
 namespace ordo::cli {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-struct BenchOptions : Options {
-  double warmup_seconds = 0.3;
-  std::int64_t repeats = 0;
-  std::uint64_t seed = 0;
-};
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// O and LSE as a forward would give them for standard normal q, k and v, without its cost: S is standard normal, so that
-// LSE = ln(keys) + 1/2 in the mean, and O is a mean of `keys` values, weighted by exp(S). Time and power depend on little more.
-void make_up_forward(const AttentionBackward& p, reference::HostInputs& inputs) {
-  const std::int64_t shift = p.seqlen_k - p.seqlen_q;
-  inputs.lse.resize(static_cast<std::size_t>(p.batch * p.heads * p.seqlen_q));
-  for (std::size_t i = 0; i < inputs.lse.size(); ++i) {
-    const std::int64_t row = static_cast<std::int64_t>(i) % p.seqlen_q;
-    const std::int64_t keys = p.mask == Mask::causal ? std::clamp<std::int64_t>(row + shift + 1, 0, p.seqlen_k) : p.seqlen_k;
-    inputs.lse[i] = keys == 0 ? -std::numeric_limits<float>::infinity() : std::log(static_cast<float>(keys)) + 0.5f;
-  }
-  inputs.o = inputs.d_o;
-  const auto size = static_cast<float>(std::sqrt(std::exp(1.0) / static_cast<double>(p.seqlen_k)));
-  std::rotate(inputs.o.begin(), inputs.o.begin() + static_cast<std::ptrdiff_t>(inputs.o.size() / 3), inputs.o.end());
-  for (std::uint16_t& bits : inputs.o) bits = reference::narrow(p.dtype, reference::widen(p.dtype, bits) * size);
-}
-
-reference::HostInputs make_inputs(const AttentionBackward& problem, float scale, std::uint64_t seed) {
-  constexpr double kLargestForward = 2e11;  // a second or two on two cores
-  reference::HostInputs inputs = reference::random_operands(problem, seed);
-  if (problem.flops() < kLargestForward) {
-    reference::forward(problem, scale, inputs);
-  } else {
-    make_up_forward(problem, inputs);
-  }
-  return inputs;
-}
-
-// What was measured.
-struct Timing {
-  std::vector<double> ms;
-  std::vector<GpuState> states;  ///< sampled while it ran
-  [[nodiscard]] double median() const {
-    std::vector<double> sorted = ms;
-    std::sort(sorted.begin(), sorted.end());
-    const std::size_t half = sorted.size() / 2;
-    return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
-  }
-  [[nodiscard]] double minimum() const { return *std::min_element(ms.begin(), ms.end()); }
-};
-
-// Launches for at least `seconds` and returns the time of one launch, in seconds.
-Result<double> warm_up(GpuProblem& problem, double seconds) {
-  const Clock::time_point start = Clock::now();
-  int launches = 0, batch = 1;
-  double elapsed = 0;
-  do {
-    for (int i = 0; i < batch; ++i) {
-      if (auto launched = problem.launch(); !launched) return launched.error();
-    }
-    if (auto done = problem.synchronize(); !done) return done.error();
-    launches += batch;
-    elapsed = seconds_since(start);
-    batch = std::clamp(static_cast<int>(0.02 * launches / elapsed), 1, 1000);
-  } while (elapsed < seconds);
-  return elapsed / launches;
-}
-
-Result<Timing> measure(GpuProblem& problem, std::size_t repeats, const std::optional<Nvml>& nvml) {
-  std::vector<Event> events;
-  for (std::size_t i = 0; i <= repeats; ++i) {
-    auto event = Event::create();
-    if (!event) return event.error();
-    events.push_back(*std::move(event));
-  }
-  if (auto recorded = events[0].record(problem.stream()); !recorded) return recorded.error();
-  for (std::size_t i = 1; i <= repeats; ++i) {
-    if (auto launched = problem.launch(); !launched) return launched.error();
-    if (auto recorded = events[i].record(problem.stream()); !recorded) return recorded.error();
-  }
-  Timing out;
-  for (;;) {
-    const auto done = events.back().done();
-    if (!done) return done.error();
-    if (*done) break;
-    if (nvml) {
-      if (const auto state = nvml->state()) out.states.push_back(*state);
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  for (std::size_t i = 1; i <= repeats; ++i) {
-    auto ms = events[i].milliseconds_since(events[i - 1]);
-    if (!ms) return ms.error();
-    out.ms.push_back(*ms);
-  }
-  return out;
-}
-
-template <class Member>
-double mean(const std::vector<GpuState>& states, Member member) {
-  double sum = 0;
-  for (const GpuState& state : states) sum += static_cast<double>(state.*member);
-  return sum / static_cast<double>(states.size());
-}
-
-void report(const BenchOptions& options, const Choice& made, const DeviceFacts& device, const Timing& timing) {
-  const double median = timing.median(), tflops = made.problem.flops() / median * 1e-9;
-  const bool sampled = !timing.states.empty();
+void report(const BenchOptions& options, const Choice& made, const DeviceFacts& device, const measure::Sample& sample) {
+  const double tflops = made.problem.flops() / sample.ms_median * 1e-9;
   if (options.json) {
+    const auto number = [](const std::optional<double>& x) { return x ? Json(*x) : Json(); };
     print_json({{"problem", to_text(made.problem)},
                 {"plan", to_text(made.choice.plan)},
                 {"device", device.name},
-                {"ms_median", median},
-                {"ms_min", timing.minimum()},
+                {"ms_median", sample.ms_median},
+                {"ms_min", sample.ms_min},
                 {"tflops", tflops},
-                {"repeats", timing.ms.size()},
-                {"warmup_seconds", options.warmup_seconds},
-                {"sm_clock_mhz", sampled ? Json(mean(timing.states, &GpuState::sm_clock_mhz)) : Json()},
-                {"memory_clock_mhz", sampled ? Json(mean(timing.states, &GpuState::memory_clock_mhz)) : Json()},
-                {"watts", sampled ? Json(mean(timing.states, &GpuState::watts)) : Json()}});
+                {"repeats", sample.launches},
+                {"warmup_seconds", options.policy.first_warm_ms * 1e-3},
+                {"policy", to_text(options.policy)},
+                {"sm_clock_mhz", number(sample.clock_mhz)},
+                {"watts", number(sample.watts)}});
     return;
   }
   print("problem       {}\nplan          {}\ndevice        {}\n", to_text(made.problem), to_text(made.choice.plan), device.name);
-  print("time          {:.4f} ms median, {:.4f} ms min, of {} launches after {:g} s of warm-up\n", median, timing.minimum(),
-        timing.ms.size(), options.warmup_seconds);
+  print("time          {:.4f} ms median, {:.4f} ms min, of {} launches after {:g} s of warm-up{}\n", sample.ms_median,
+        sample.ms_min, sample.launches, options.policy.first_warm_ms * 1e-3, options.policy.cold_l2 ? ", L2 cold" : "");
   print("speed         {:.0f} TFLOP/s (predicted {:.0f})\n", tflops, made.problem.flops() / made.choice.predicted_ms * 1e-9);
-  if (sampled) {
-    print("clocks        {:.0f} MHz SM, {:.0f} MHz memory, {:.0f} W\n", mean(timing.states, &GpuState::sm_clock_mhz),
-          mean(timing.states, &GpuState::memory_clock_mhz), mean(timing.states, &GpuState::watts));
-  }
+  if (sample.clock_mhz && sample.watts) print("clocks        {:.0f} MHz SM, {:.0f} W\n", *sample.clock_mhz, *sample.watts);
 }
 
-Result<int> bench(const BenchOptions& options) {
+Result<int> bench_one(const BenchOptions& options) {
   auto made = choose(options);
   if (!made) return made.error();
-  if (auto fits = check_memory(made->problem); !fits) return fits.error();
-  auto device = resolve_device(options);
+  auto device = resolve_gpu(options, "ordo bench");
   if (!device) return device.error();
-  if (!*device)
-    return Error{
-        ErrorCode::no_device,
-        "ordo bench times kernels on a GPU, and there is none that ordo has kernels for (ordo doctor says what there is)"};
-  auto prepared = prepare_kernel(options, *made);
-  if (!prepared) return prepared.error();
-  const float scale = 1 / std::sqrt(static_cast<float>(made->problem.head_dim));
-  auto problem = GpuProblem::create(**device, made->problem, scale, make_inputs(made->problem, scale, options.seed));
+  auto kernel = prepare_kernel(options, *made);
+  if (!kernel) return kernel.error();
+  auto bench = measure::Workbench::open(*device, builder_options(options));
+  if (!bench) return bench.error();
+  auto problem = bench->random_problem(made->problem, options.seed);
   if (!problem) return problem.error();
-  if (auto used = problem->use(*prepared); !used) return used.error();
-  auto one = warm_up(*problem, options.warmup_seconds);
-  if (!one) return one.error();
-  const std::int64_t repeats =
-      options.repeats > 0 ? options.repeats : std::clamp<std::int64_t>(static_cast<std::int64_t>(1.0 / *one), 10, 2000);
-  auto timing = measure(*problem, static_cast<std::size_t>(repeats), Nvml::open(**device));
-  if (!timing) return timing.error();
-  report(options, *made, problem->facts(), *timing);
+  if (auto ok = problem->reserve(*kernel); !ok) return ok.error();
+  auto stand = measure::EventStand::create(bench->stream().get(), bench->nvml(),
+                                           options.policy.cold_l2 ? measure::flush_bytes(bench->facts()) : 0);
+  if (!stand) return stand.error();
+  const std::size_t subject = stand->add([&] { return problem->launch(*kernel); });
+  measure::Measuring measuring(*stand, options.policy);
+  std::vector<measure::Sample> rounds;
+  for (int round = 0; round < options.policy.rounds; ++round) {
+    auto sample = measuring.round(subject, static_cast<int>(options.repeats / options.policy.rounds));
+    if (!sample) return sample.error();
+    rounds.push_back(*sample);
+  }
+  report(options, *made, bench->facts(), measure::combined(rounds));
   return kOk;
+}
+
+/// One plan: one round of a second after two of warm-up. The suite: the policy's own defaults.
+Result<void> set_policy(BenchOptions& options) {
+  MeasurementPolicy& policy = options.policy;
+  if (!options.suite) {
+    policy.rounds = 1;
+    policy.measure_ms = options.repeats > 0 ? 1 : 1000;
+  }
+  if (options.rounds) policy.rounds = *options.rounds;
+  if (options.measure_seconds) policy.measure_ms = *options.measure_seconds * 1e3;
+  if (options.warmup_seconds) {
+    policy.warm_ms = *options.warmup_seconds * 1e3;
+    policy.first_warm_ms = options.suite ? std::max(policy.first_warm_ms, policy.warm_ms) : policy.warm_ms;
+  }
+  return policy.validate();
+}
+
+Result<int> bench(BenchOptions options) {
+  if (auto ok = set_policy(options); !ok) return ok.error();
+  if (!options.cache_hit.empty()) return bench_cache_hit(options);
+  if (options.overheads) return bench_overheads(options);
+  if (options.suite) return bench_suite(options);
+  if (options.family.empty())
+    return Error{ErrorCode::invalid_argument, "say what to time: attention-backward with a shape, --suite or --overheads"};
+  return bench_one(options);
+}
+
+void add_suite(CLI::App& verb, BenchOptions& options) {
+  auto* suite =
+      verb.add_flag("--suite", options.suite,
+                    "Time the 24 cells (head_dim 64 and 128, full and causal, 512 .. 16384) and a GQA pair; prints CSV");
+  auto* overheads =
+      verb.add_flag("--overheads", options.overheads, "Instead: host time of a launch over bare launches, and of a cache hit");
+  overheads->excludes(suite);
+  for (const char* one_plan : {"--plan", "--schedule"}) suite->excludes(verb.get_option(one_plan));
+  const auto with_suite = [&](CLI::Option* option) { return option->needs(suite)->group("Suite"); };
+  with_suite(verb.add_option("--cells", options.cells,
+                             "Only cells whose name holds one of these comma-separated parts, e.g. hd128-full,gqa4"))
+      ->type_name("PARTS");
+  with_suite(verb.add_option("--plans", options.plans, "best: the planner's choice; all: every candidate of the tuner (best)"))
+      ->check(CLI::IsMember({"best", "all"}));
+  with_suite(verb.add_option("--set", options.edits, "Put into the text of every plan, e.g. stages=3; may be repeated"))
+      ->type_name("KEY=VALUE");
+  with_suite(verb.add_flag("!--no-checks", options.checks, "Leave same_bits and max_rel_err empty"));
+  with_suite(verb.add_option("--csv", options.csv, "Where to write the CSV (standard output)"))->type_name("FILE");
+  with_suite(verb.add_flag("--list", options.list, "Print the cells and plans and measure nothing; needs no GPU"));
+  verb.add_option("--cache-hit", options.cache_hit, "Used by --overheads")->group("");
 }
 
 }  // namespace
 
 Verb add_bench(CLI::App& app) {
   auto options = std::make_shared<BenchOptions>();
-  CLI::App* verb = app.add_subcommand("bench", "Time the whole backward on a GPU");
-  add_family(*verb, *options);
+  CLI::App* verb = app.add_subcommand("bench", "Time the whole backward on a GPU: of one plan, or of the suite's cells");
+  add_family(*verb, *options)->required(false);
   add_shape(*verb, *options);
   add_plan(*verb, *options);
   add_target(*verb, *options);
   add_device(*verb, *options, "Which GPU (the current one)");
-  verb->add_option("--warmup", options->warmup_seconds, "Seconds of launches before the measurement (0.3)")
+  add_suite(*verb, *options);
+  verb->add_option("--warmup", options->warmup_seconds, "Seconds of launches before the measurement (2; --suite: 0.3 a case)")
       ->check(CLI::Range(0.0, 600.0))
       ->type_name("S");
-  verb->add_option("--repeats", options->repeats, "Launches that are timed (about a second of them)")
+  verb->add_option("--measure", options->measure_seconds, "Seconds of launches that are timed (1; --suite: 0.3 a case)")
+      ->check(CLI::Range(0.001, 600.0))
+      ->type_name("S");
+  verb->add_option("--rounds", options->rounds, "Rounds, between which the cases of a cell take turns (1; --suite: 3)")
+      ->check(kInteger)
+      ->check(CLI::Range(1, 100))
+      ->type_name("N");
+  verb->add_flag("--cold-l2", options->policy.cold_l2, "Every launch finds the L2 full of other data");
+  verb->add_option("--repeats", options->repeats, "Time at least so many launches, in place of --measure")
       ->check(kInteger)
       ->check(CLI::Range(1, 1000000))
       ->type_name("N");
@@ -194,7 +141,8 @@ Verb add_bench(CLI::App& app) {
   add_cache(*verb, *options);
   add_json(*verb, *options);
   verb->footer(
-      "Example:\n  ordo bench attention-backward --seqlen 16384 --heads 16 --head-dim 128 --mask causal --json\n"
+      "Examples:\n  ordo bench attention-backward --seqlen 16384 --heads 16 --head-dim 128 --mask causal --json\n"
+      "  ordo bench --suite --cells hd128-full-16384 --accumulate ordered,exact\n  ordo bench --overheads\n"
       "The card is limited by power: it runs faster just after it was idle. A sustained figure needs the warm-up.");
   return {verb, [options] { return bench(*options); }};
 }

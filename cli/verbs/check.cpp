@@ -30,7 +30,8 @@ Result<int> check(const CheckOptions& options) {
     kernel = *std::move(prepared);
   }
   const float scale = 1 / std::sqrt(static_cast<float>(made->problem.head_dim));
-  const reference::HostInputs inputs = reference::random_inputs(made->problem, scale, options.seed);
+  reference::HostInputs inputs = reference::random_operands(made->problem, options.seed);
+  if (auto ok = complete_inputs(options, *device, made->problem, scale, inputs); !ok) return ok.error();
   auto execution = execute_repeatedly(*device, *made, kernel ? &*kernel : nullptr, scale, inputs,
                                       static_cast<int>(options.repeats), options.threads);
   if (!execution) return execution.error();

@@ -42,16 +42,13 @@ Result<Layer> load_layer(const RunOptions& options, const std::optional<Plan>& p
 }
 
 // O and LSE where the file has them not.
-void complete(const AttentionBackward& problem, float scale, reference::HostInputs& inputs) {
-  if (!inputs.o.empty() && !inputs.lse.empty()) return;
-  note(fmt::format("{} computed in fp64 from q, k and v.", inputs.o.empty() && inputs.lse.empty() ? "o and lse are"
-                                                           : inputs.o.empty()                     ? "o is"
-                                                                                                  : "lse is"));
-  reference::HostInputs fresh;
-  fresh.q = inputs.q, fresh.k = inputs.k, fresh.v = inputs.v;
-  reference::forward(problem, scale, fresh);
-  if (inputs.o.empty()) inputs.o = std::move(fresh.o);
-  if (inputs.lse.empty()) inputs.lse = std::move(fresh.lse);
+Result<void> complete(const RunOptions& options, std::optional<int> device, const AttentionBackward& problem, float scale,
+                      reference::HostInputs& inputs) {
+  if (inputs.o.empty() || inputs.lse.empty()) {
+    const char* what = !inputs.lse.empty() ? "o is" : !inputs.o.empty() ? "lse is" : "o and lse are";
+    note(fmt::format("{} computed from q, k and v{}.", what, device ? " by the generated forward" : " in fp64"));
+  }
+  return complete_inputs(options, device, problem, scale, inputs);
 }
 
 // The kernels of the plan, or why there are none.
@@ -151,7 +148,7 @@ Result<int> run_layer(const RunOptions& options) {
       note("going on without compiled kernels: the CPU executor needs none.");
     }
   }
-  complete(made->problem, *scale, layer->inputs);
+  if (auto ok = complete(options, *device, made->problem, *scale, layer->inputs); !ok) return ok.error();
   auto execution = execute_repeatedly(*device, *made, compiled.kernel ? &*compiled.kernel : nullptr, *scale, layer->inputs, 2,
                                       options.threads);
   if (!execution) return execution.error();

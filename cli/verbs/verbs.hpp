@@ -24,5 +24,8 @@ Verb add_check(CLI::App& app);
 Verb add_bench(CLI::App& app);
 Verb add_inspect(CLI::App& app);
 Verb add_simulate(CLI::App& app);
+Verb add_tune(CLI::App& app);
+Verb add_query(CLI::App& app);
+Verb add_tuning_verb(CLI::App& app);
 
 }  // namespace ordo::cli

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times the attention backward of cuDNN and FlashAttention-2 through PyTorch, and cuBLAS, as ordo_bench_suite times ordo.
+"""Times the attention backward of cuDNN and FlashAttention-2 through PyTorch, and cuBLAS, as `ordo bench --suite` times ordo.
 
 Same cells, same columns, sustained: warm-up before every case, CUDA events, median over batches of back-to-back calls, clocks and
 watts from the middle half of the measured time. Needs PyTorch (2.5 or later) with CUDA; without a GPU it says so and ends with 0.

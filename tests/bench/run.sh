@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh NAME [OPTION...]: benchmarks the peers (PyTorch) and ordo in one run and writes results/NAME.csv with the device, driver, date
-# and commit, then results/NAME.md and .svg. OPTIONs go to ordo_bench_suite, e.g. --plans all or --cells hd128.
-#   ORDO_BENCH_SUITE  the program; else the newest of build/*/bin and build/*/bundle/bin
+# and commit, then results/NAME.md and .svg. OPTIONs go to ordo bench --suite, e.g. --plans all or --cells hd128.
+#   ORDO              the ordo command; else the newest of build/*/bin and build/*/bundle/bin
 #   ORDO_BENCH_OUT    where results go (results/ beside this script)
 #   ORDO_BENCH_PEERS  0: no peers; else options for peers.py, e.g. --deterministic
 #   ORDO_COMMIT       the commit, where there is no git
@@ -18,14 +18,14 @@ name=$1
 shift
 python=${PYTHON:-python3}
 out=${ORDO_BENCH_OUT:-$here/results}
-suite=${ORDO_BENCH_SUITE:-}
-if [ -z "$suite" ]; then
-  for candidate in "$root"/build/*/bin/ordo_bench_suite "$root"/build/*/bundle/bin/ordo_bench_suite; do
-    if [ -x "$candidate" ] && { [ -z "$suite" ] || [ "$candidate" -nt "$suite" ]; }; then suite=$candidate; fi
+ordo=${ORDO:-}
+if [ -z "$ordo" ]; then
+  for candidate in "$root"/build/*/bin/ordo "$root"/build/*/bundle/bin/ordo; do
+    if [ -x "$candidate" ] && { [ -z "$ordo" ] || [ "$candidate" -nt "$ordo" ]; }; then ordo=$candidate; fi
   done
 fi
-if [ -z "$suite" ]; then
-  echo "run.sh: no ordo_bench_suite; build it first: cmake --preset release && cmake --build build/release" >&2
+if [ -z "$ordo" ]; then
+  echo "run.sh: no ordo command; build it first: cmake --preset release && cmake --build --preset release" >&2
   exit 3
 fi
 if ! nvidia-smi -L >/dev/null 2>&1; then
@@ -33,7 +33,7 @@ if ! nvidia-smi -L >/dev/null 2>&1; then
   exit 0
 fi
 
-echo "run.sh: $suite" >&2
+echo "run.sh: $ordo" >&2
 mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -45,7 +45,7 @@ if [ "${ORDO_BENCH_PEERS:-}" != 0 ]; then
   # shellcheck disable=SC2086
   timeout 500 "$python" "$here/peers.py" --csv "$work/peers.csv" ${ORDO_BENCH_PEERS:-} || status=$?
 fi
-timeout 900 "$suite" --csv "$work/ordo.csv" "$@" || status=$?
+timeout 900 "$ordo" bench --suite --cache "$work/kernels.db" --csv "$work/ordo.csv" "$@" || status=$?
 
 {
   echo "# device: $(nvidia-smi --query-gpu=name,driver_version,power.limit --format=csv,noheader | head -1)"

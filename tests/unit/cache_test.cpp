@@ -41,7 +41,7 @@ TEST_CASE("cache: the file says what it is, and keeps a rollback journal") {
   sqlite3* db = nullptr;
   REQUIRE(sqlite3_open(folder.file("cache.db").c_str(), &db) == SQLITE_OK);
   for (const auto& [pragma, value] : {std::pair{"PRAGMA application_id", "1869767791"},
-                                      {"PRAGMA user_version", "2"},
+                                      {"PRAGMA user_version", "3"},
                                       {"PRAGMA journal_mode", "delete"},
                                       {"PRAGMA page_size", "16384"},
                                       {"PRAGMA integrity_check", "ok"}}) {

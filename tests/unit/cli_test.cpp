@@ -20,10 +20,10 @@
 #include <vector>
 
 #include "cli/layer_file.hpp"
-#include "cli/nvml.hpp"
 #include "cli/progress.hpp"
 #include "cli/report.hpp"
 #include "runtime/io/safetensors.hpp"
+#include "runtime/measure/nvml.hpp"
 
 namespace {
 
@@ -132,12 +132,41 @@ TEST_CASE("cli: help has an example for every verb") {
   const Folder folder;
   CHECK(ordo_command(folder, "--help").code == 0);
   CHECK(ordo_command(folder, "--version").out.starts_with("ordo "));
-  for (const std::string verb : {"doctor", "plan", "generate", "compile", "run", "check", "bench", "inspect", "simulate"}) {
+  for (const std::string verb :
+       {"doctor", "plan", "generate", "compile", "run", "check", "bench", "inspect", "simulate", "tune", "query", "tuning"}) {
     const Outcome help = ordo_command(folder, verb + " --help");
     CHECK(help.code == 0);
     CHECK(help.err.empty());
-    CHECK(contains(help.out, "Example:\n  ordo " + verb) == "Example:\n  ordo " + verb);
+    CHECK(help.out.find("Example") != std::string::npos);
+    CHECK(contains(help.out, ":\n  ordo " + verb) == ":\n  ordo " + verb);
   }
+}
+
+TEST_CASE("cli: query, export, hash and diff without a GPU") {
+  const Folder folder;
+  const std::string cache = " --cache " + folder.file("tuning.db") + " --device cpu --target h200";
+  const std::string shape = " --seqlen 2048 --heads 16 --mask causal";
+  const Json best = json_of(ordo_command(folder, "query attention-backward --json" + shape + cache));
+  CHECK(best["source"] == "predicted");
+  CHECK(best["plan"] == json_of(ordo_command(folder, "plan attention-backward --json --target h200" + shape))["plan"]);
+  CHECK(best["ranking"].size() > 1);
+
+  const std::string table = folder.file("plans.json");
+  REQUIRE(ordo_command(folder, "tuning export -o " + table + shape + cache).code == 0);
+  const Json exported = Json::parse(std::ifstream(table));
+  CHECK(exported["decisions"].size() == 1);
+  CHECK(exported["decisions"][0]["plan"] == best["plan"]);
+  const Json hash = json_of(ordo_command(folder, "tuning hash --json " + table + cache));
+  CHECK(hash["hash"] == exported["hash"]);
+  CHECK(ordo_command(folder, "tuning diff " + table + " " + table).code == 0);
+  REQUIRE(ordo_command(folder, "tuning export -o " + folder.file("other.json") + " --seqlen 2048 --heads 8" + cache).code == 0);
+  const Outcome differ = ordo_command(folder, "tuning diff " + table + " " + folder.file("other.json"));
+  CHECK(differ.code == 1);
+  CHECK(differ.out.find("only in the first") != std::string::npos);
+  CHECK(ordo_command(folder, "tuning import " + table + cache).code == 0);
+  const Outcome list = ordo_command(folder, "bench --suite --list --cells hd128-causal-512 --accumulate ordered --target h200");
+  CHECK(list.code == 0);
+  CHECK(list.out.find("hd128-causal-512  attention-backward") == 0);
 }
 
 TEST_CASE("cli: plan, and back through --plan as text and as file") {
@@ -422,6 +451,24 @@ TEST_CASE("cli: bad usage is one clear error, before anything is compiled") {
       {"check attention-backward --device cpu --seqlen 128 --batch 10000000", 2, "memory"},
       {"bench attention-backward --device cpu", 3, "GPU"},
       {"bench attention-backward --warmup -1", 2, "warmup"},
+      {"bench", 2, "say what to time"},
+      {"bench --suite --device cpu", 3, "GPU"},
+      {"bench --suite --cells nowhere", 2, "no cell"},
+      {"bench --suite --accumulate ordered,roughly", 2, "roughly"},
+      {"bench --suite --list --set colour=red --cells hd64-full-512 --accumulate ordered", 2, "no plan is left"},
+      {"bench --suite --overheads", 2, "excludes"},
+      {"bench --cells hd64", 2, "--suite"},
+      {"bench --overheads --device cpu", 3, "GPU"},
+      {"tune attention-backward --device cpu --seqlen 512", 3, "GPU"},
+      {"tune attention-backward --rounds 0", 2, "rounds"},
+      {"tune attention-backward --margin 2", 2, "margin"},
+      {"tune attention-backward --shapes /nonexistent.toml", 3, "/nonexistent.toml"},
+      {"query attention-backward --head-dim 96", 2, "96"},
+      {"query attention-backward --accumulate roughly", 2, "roughly"},
+      {"tuning", 2, "subcommand"},
+      {"tuning hash /nonexistent.json", 3, "/nonexistent.json"},
+      {"tuning import " + folder.file("bad.plan"), 2, "no decision table"},
+      {"tuning diff", 2, "required"},
       {"inspect", 2, "--key"},
       {"inspect attention-backward", 3, "no cache file"},
       {"inspect --key ab --list", 2, "excludes"},
@@ -543,11 +590,11 @@ TEST_CASE("cli: exit codes, texts and device numbers") {
   CHECK(cli::progress_line("x", 0.5, 5) == "x [############------------] 50 %, 5 s left");
   CHECK(cli::progress_line("x", 2, 5) == "x [########################] 100 %, 0 s left");
   CHECK(cli::progress_line("x", 0.01, 10).ends_with("16 min left"));
-  CHECK(cli::physical_index(nullptr, 3) == 3u);
-  CHECK(cli::physical_index("2,0", 0) == 2u);
-  CHECK(cli::physical_index("2,0", 1) == 0u);
-  CHECK_FALSE(cli::physical_index("2,0", 2).has_value());
-  CHECK_FALSE(cli::physical_index("GPU-8932f937", 0).has_value());
-  CHECK_FALSE(cli::physical_index("", 0).has_value());
-  CHECK_FALSE(cli::physical_index(nullptr, -1).has_value());
+  CHECK(measure::physical_index(nullptr, 3) == 3u);
+  CHECK(measure::physical_index("2,0", 0) == 2u);
+  CHECK(measure::physical_index("2,0", 1) == 0u);
+  CHECK_FALSE(measure::physical_index("2,0", 2).has_value());
+  CHECK_FALSE(measure::physical_index("GPU-8932f937", 0).has_value());
+  CHECK_FALSE(measure::physical_index("", 0).has_value());
+  CHECK_FALSE(measure::physical_index(nullptr, -1).has_value());
 }

@@ -92,6 +92,9 @@ struct EngineOptions {
   /// Called for things a person should know and no caller can act on (a cache that cannot be written, say); at most once a cause.
   /// Called from the thread that met it. The library prints nothing.
   std::function<void(const std::string&)> warn;
+  /// Decision table (see decision_table.hpp) whose plans are pinned: plan() gives exactly those, prepare() takes no others, and a
+  /// problem that has none is refused. Empty: nothing is pinned.
+  std::string lock_file = {};  // NOLINT(readability-redundant-member-init): designated initializers may leave it out
   /// Plans are made for this target; unset: the current device if there is one, else "h200".
   std::optional<Target> target;
 };
@@ -102,6 +105,9 @@ class ORDO_API Engine {
   static Result<Engine> create(EngineOptions options = {});
 
   [[nodiscard]] const Target& target() const;
+  /// What the engine was made with.
+  [[nodiscard]] const EngineOptions& options() const;
+  /// The planner's choice, or the lock file's. Errors: those of make_plan; invalid_plan for a problem that the lock file lacks.
   [[nodiscard]] Result<PlanChoice> plan(const AttentionBackward& problem, const PlanRequest& request = {}) const;
 
   /// Generates, compiles (or takes from the cache) every kernel of `plan`. Compiling takes a second or so a kernel.

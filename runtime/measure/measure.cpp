@@ -1,0 +1,80 @@
+#include "runtime/measure/measure.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ordo::measure {
+namespace {
+
+constexpr double kBatchMs = 1;      // shorter launches are timed several at a time, so that an event's own time does not count
+constexpr double kWarmStepMs = 20;  // between looks at the clock
+constexpr double kPauseMs = 200;    // after which a card has cooled down noticeably
+constexpr int kFewestBatches = 5;   // a round
+constexpr int kMostLaunches = 2000;
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+Sample combined(const std::vector<Sample>& rounds) {
+  Sample out;
+  out.ms_min = rounds.front().ms_min;
+  std::vector<double> medians;
+  double clock = 0, watts = 0;
+  int clocks = 0, powers = 0;
+  for (const Sample& round : rounds) {
+    medians.push_back(round.ms_median);
+    out.ms_min = std::min(out.ms_min, round.ms_min);
+    out.launches += round.launches;
+    clock += round.clock_mhz.value_or(0);
+    watts += round.watts.value_or(0);
+    clocks += round.clock_mhz ? 1 : 0;
+    powers += round.watts ? 1 : 0;
+  }
+  out.ms_median = median(std::move(medians));
+  if (clocks > 0) out.clock_mhz = clock / clocks;
+  if (powers > 0) out.watts = watts / powers;
+  return out;
+}
+
+/// Keeps the device busy and returns the milliseconds of one launch.
+Result<double> Measuring::warm_up(std::size_t subject, double warm_ms) {
+  const double start = stand_.now_ms();
+  int launches = 1;
+  double one = 0;
+  do {
+    auto batches = stand_.run(subject, 1, launches);
+    if (!batches) return batches.error();
+    one = batches->ms.front();
+    launches = std::clamp(static_cast<int>(kWarmStepMs / std::max(one, 1e-3)), 1, kMostLaunches);
+  } while (stand_.now_ms() - start < warm_ms);
+  return one;
+}
+
+Result<Sample> Measuring::round(std::size_t subject, int fewest_launches) {
+  const bool paused = !last_end_ms_ || stand_.now_ms() - *last_end_ms_ > kPauseMs;
+  const bool fresh = warmed_.insert(subject).second;
+  const double warm_ms = !last_end_ms_ ? policy_.first_warm_ms : fresh || paused ? policy_.warm_ms : policy_.round_warm_ms;
+  auto one = warm_up(subject, warm_ms);
+  if (!one) return one.error();
+  const int launches = std::clamp(static_cast<int>(std::lround(kBatchMs / *one)), 1, kMostLaunches);
+  const double round_ms = policy_.measure_ms / policy_.rounds;
+  const int batches =
+      std::max({kFewestBatches, static_cast<int>(round_ms / (*one * launches)), (fewest_launches + launches - 1) / launches});
+  auto measured = stand_.run(subject, batches, launches);
+  if (!measured) return measured.error();
+  last_end_ms_ = stand_.now_ms();
+  Sample sample;
+  sample.ms_median = median(measured->ms);
+  sample.ms_min = *std::min_element(measured->ms.begin(), measured->ms.end());
+  sample.launches = batches * launches;
+  sample.clock_mhz = measured->clock_mhz;
+  sample.watts = measured->watts;
+  return sample;
+}
+
+}  // namespace ordo::measure

@@ -1,0 +1,119 @@
+// How times are measured: warm-up, rounds, batches; on a clock of the test's own.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "ordo/measurement_policy.hpp"
+#include "runtime/measure/measure.hpp"
+
+namespace ordo {
+namespace {
+
+/// Subjects of fixed times; launching takes exactly that, and every call is written down.
+class FakeStand : public measure::Stand {
+ public:
+  explicit FakeStand(std::vector<double> subject_ms) : subject_ms_(std::move(subject_ms)) {}
+
+  double now_ms() override { return now; }
+  Result<measure::Batches> run(std::size_t subject, int batches, int launches) override {
+    const double ms = subject_ms_[subject];
+    busy_ms.push_back(ms * batches * launches);
+    now += busy_ms.back();
+    measure::Batches out;
+    for (int i = 0; i < batches; ++i) out.ms.push_back(ms * (i == 1 ? 3 : 1));  // one outlier
+    out.clock_mhz = 1700;
+    return out;
+  }
+
+  double now = 5000;
+  std::vector<double> busy_ms;
+
+ private:
+  std::vector<double> subject_ms_;
+};
+
+double total(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "measuring: the first subject is warmed up longest, a fresh one longer than a later round, and a pause counts as cold") {
+  FakeStand stand({2, 4});
+  MeasurementPolicy policy;
+  policy.measure_ms = 300;
+  measure::Measuring measuring(stand, policy);
+  const auto round = [&](std::size_t subject) {
+    stand.busy_ms.clear();
+    const auto sample = measuring.round(subject);
+    REQUIRE(sample.ok());
+    return std::pair(total(stand.busy_ms) - stand.busy_ms.back(), *sample);
+  };
+  const auto [first_warm, first] = round(0);
+  CHECK(first_warm >= 2000);
+  CHECK(first_warm < 2100);
+  CHECK(first.ms_median == 2);
+  CHECK(first.ms_min == 2);
+  CHECK(first.clock_mhz == 1700);
+  CHECK_FALSE(first.watts.has_value());
+  CHECK(stand.busy_ms.back() >= 95);  // a third of the measured time
+  const auto [second_warm, second] = round(1);
+  CHECK(second_warm >= 300);
+  CHECK(second_warm < 400);
+  CHECK(second.ms_median == 4);
+  const auto [later_warm, later] = round(0);
+  CHECK(later_warm >= 50);
+  CHECK(later_warm < 100);
+  stand.now += 1000;
+  const auto [cold_warm, cold] = round(0);
+  CHECK(cold_warm >= 300);
+}
+
+TEST_CASE("measuring: short launches share a batch, and a number of launches can be asked for") {
+  FakeStand stand({0.01});
+  MeasurementPolicy policy;
+  policy.measure_ms = 1;
+  policy.rounds = 1;
+  measure::Measuring measuring(stand, policy);
+  auto sample = measuring.round(0);
+  REQUIRE(sample.ok());
+  CHECK(sample->launches == 500);  // five batches of a millisecond
+  sample = measuring.round(0, 2345);
+  REQUIRE(sample.ok());
+  CHECK(sample->launches >= 2345);
+}
+
+TEST_CASE("measuring: rounds combine to the median of medians") {
+  measure::Sample a, b, c;
+  a.ms_median = 3, a.ms_min = 2, a.launches = 10, a.watts = 600;
+  b.ms_median = 1, b.ms_min = 0.5, b.launches = 20, b.watts = 700;
+  c.ms_median = 2, c.ms_min = 1, c.launches = 30;
+  const measure::Sample all = measure::combined({a, b, c});
+  CHECK(all.ms_median == 2);
+  CHECK(all.ms_min == 0.5);
+  CHECK(all.launches == 60);
+  CHECK(all.watts == 650);
+  CHECK_FALSE(all.clock_mhz.has_value());
+  CHECK(measure::median({4, 1, 3, 2}) == 2.5);
+}
+
+TEST_CASE("measurement policy: its text reads back, and nonsense is refused") {
+  MeasurementPolicy policy;
+  policy.warm_ms = 12.5;
+  policy.rounds = 7;
+  policy.cold_l2 = true;
+  const auto back = parse_measurement_policy(to_text(policy));
+  REQUIRE(back.ok());
+  CHECK(*back == policy);
+  CHECK(to_text(MeasurementPolicy{}) ==
+        "measurement first_warm_ms=2000 warm_ms=300 round_warm_ms=50 measure_ms=300 rounds=3 cold_l2=0");
+  for (const char* text : {"measurement rounds=0", "measurement rounds=101", "measurement warm_ms=-1", "measurement warm_ms=nan",
+                           "measurement measure_ms=0", "measurement cold_l2=2", "measurement colour=red", "rounds=3", ""})
+    CHECK_MESSAGE(!parse_measurement_policy(text).ok(), text);
+}
+
+}  // namespace ordo
