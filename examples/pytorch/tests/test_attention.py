@@ -47,8 +47,10 @@ def digest(tensors):
 @unittest.skipUnless(GPU, "needs a Hopper GPU")
 class Attention(unittest.TestCase):
     def check(self, got, expected):
+        # With one key dQ and dK are zero but for rounding, so they are held against dV too.
+        floor = 1e-2 * expected[2].norm()
         for name, x, ref in zip(("dq", "dk", "dv"), got, expected):
-            self.assertLess(((x.double() - ref).norm() / ref.norm()).item(), 6e-3, name)
+            self.assertLess(((x.double() - ref).norm() / torch.maximum(ref.norm(), floor)).item(), 6e-3, name)
 
     def test_gradients_match_fp64(self):
         for shape in ((2, 4, 4, 512, 512, 128), (1, 8, 2, 300, 300, 64), (2, 3, 1, 129, 129, 128), (1, 2, 2, 64, 500, 64), (1, 1, 1, 1, 1, 128)):

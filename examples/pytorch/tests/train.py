@@ -71,8 +71,8 @@ def main():
     losses, times = [], []
     with replace_sdpa() if args.attention == "ordo" else contextlib.nullcontext():
         for _ in range(args.steps):
-            # Sequences that repeat with a period of 16, so that there is something to learn.
-            period = torch.randint(args.vocabulary, (args.batch, 16), device="cuda", generator=generator)
+            # Sequences of few tokens that repeat with a period of 16, so that there is something to learn.
+            period = torch.randint(args.vocabulary // 32, (args.batch, 16), device="cuda", generator=generator)
             tokens = period.repeat(1, args.seqlen // 16 + 1)[:, : args.seqlen + 1]
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
