@@ -42,8 +42,10 @@ struct Driver {
   decltype(&::cuStreamCreate) streamCreate = nullptr;
   decltype(&::cuStreamDestroy) streamDestroy = nullptr;
   decltype(&::cuStreamSynchronize) streamSynchronize = nullptr;
+  decltype(&::cuStreamQuery) streamQuery = nullptr;
   decltype(&::cuStreamWaitEvent) streamWaitEvent = nullptr;
   decltype(&::cuStreamIsCapturing) streamIsCapturing = nullptr;
+  decltype(&::cuThreadExchangeStreamCaptureMode) threadExchangeStreamCaptureMode = nullptr;
   decltype(&::cuStreamBeginCapture) streamBeginCapture = nullptr;
   decltype(&::cuStreamEndCapture) streamEndCapture = nullptr;
   decltype(&::cuGraphInstantiate) graphInstantiate =
@@ -62,6 +64,9 @@ struct Driver {
   decltype(&::cuMemAlloc) memAlloc = nullptr;
   decltype(&::cuMemFree) memFree = nullptr;
   decltype(&::cuMemGetInfo) memGetInfo = nullptr;
+  decltype(&::cuMemHostAlloc) memHostAlloc = nullptr;
+  decltype(&::cuMemFreeHost) memFreeHost = nullptr;
+  decltype(&::cuMemHostGetDevicePointer) memHostGetDevicePointer = nullptr;
   decltype(&::cuMemcpyHtoD) memcpyHtoD = nullptr;
   decltype(&::cuMemcpyDtoH) memcpyDtoH = nullptr;
   decltype(&::cuMemcpyDtoD) memcpyDtoD = nullptr;
@@ -70,6 +75,25 @@ struct Driver {
   decltype(&::cuMemcpyDtoDAsync) memcpyDtoDAsync = nullptr;
   decltype(&::cuMemsetD8Async) memsetD8Async = nullptr;
   decltype(&::cuMemsetD32Async) memsetD32Async = nullptr;
+
+  // Memory that other devices and processes map (runtime/peers), and values that order copies against a running kernel.
+  decltype(&::cuDeviceCanAccessPeer) deviceCanAccessPeer = nullptr;
+  decltype(&::cuCtxEnablePeerAccess) ctxEnablePeerAccess = nullptr;
+  decltype(&::cuMemGetAllocationGranularity) memGetAllocationGranularity = nullptr;
+  decltype(&::cuMemCreate) memCreate = nullptr;
+  decltype(&::cuMemRelease) memRelease = nullptr;
+  decltype(&::cuMemAddressReserve) memAddressReserve = nullptr;
+  decltype(&::cuMemAddressFree) memAddressFree = nullptr;
+  decltype(&::cuMemMap) memMap = nullptr;
+  decltype(&::cuMemUnmap) memUnmap = nullptr;
+  decltype(&::cuMemSetAccess) memSetAccess = nullptr;
+  decltype(&::cuMemExportToShareableHandle) memExportToShareableHandle = nullptr;
+  decltype(&::cuMemImportFromShareableHandle) memImportFromShareableHandle = nullptr;
+  decltype(&::cuIpcGetMemHandle) ipcGetMemHandle = nullptr;
+  decltype(&::cuIpcOpenMemHandle) ipcOpenMemHandle = nullptr;
+  decltype(&::cuIpcCloseMemHandle) ipcCloseMemHandle = nullptr;
+  decltype(&::cuStreamWaitValue32) streamWaitValue32 = nullptr;
+  decltype(&::cuStreamWriteValue32) streamWriteValue32 = nullptr;
 
   decltype(&::cuLibraryLoadData) libraryLoadData = nullptr;
   decltype(&::cuLibraryUnload) libraryUnload = nullptr;

@@ -1,0 +1,165 @@
+#include "runtime/peers/watchdog.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+namespace ordo::peers {
+namespace {
+
+constexpr Milliseconds kTick(10);
+constexpr Milliseconds kSendTime(200);  ///< for a message to a peer that may be gone
+constexpr std::uint32_t kMostText = 1024;
+
+enum Kind : std::uint32_t { alarm_failed = 1, alarm_leaving = 2 };
+
+struct Frame {
+  std::uint32_t kind = 0, bytes = 0;
+};
+
+}  // namespace
+
+Result<PinnedMemory> PinnedMemory::allocate(const Driver& driver, std::size_t bytes) {
+  PinnedMemory out;
+  out.driver_ = &driver;
+  if (auto ok = driver.check(driver.memHostAlloc(&out.host_, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+                             fmt::format("cuMemHostAlloc of {} bytes", bytes));
+      !ok) {
+    return ok.error();
+  }
+  std::memset(out.host_, 0, bytes);
+  if (auto ok = driver.check(driver.memHostGetDevicePointer(&out.device_, out.host_, 0), "cuMemHostGetDevicePointer"); !ok)
+    return ok.error();
+  return out;
+}
+
+PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
+  std::swap(driver_, other.driver_);
+  std::swap(host_, other.host_);
+  std::swap(device_, other.device_);
+  return *this;
+}
+
+PinnedMemory::~PinnedMemory() {
+  if (host_ != nullptr) driver_->memFreeHost(host_);
+}
+
+Result<std::unique_ptr<Watchdog>> Watchdog::start(const Driver& driver, CUcontext context, const Links& links) {
+  auto abort = PinnedMemory::allocate(driver, sizeof(std::uint32_t));
+  if (!abort) return abort.error();
+  FileDescriptor wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) return Error{ErrorCode::io, "eventfd failed: the process has as many files open as it may (ulimit -n)"};
+  std::unique_ptr<Watchdog> out(new Watchdog(driver, context, links, *std::move(abort), std::move(wake)));
+  out->thread_ = std::thread([dog = out.get()] { dog->run(); });
+  return out;
+}
+
+Watchdog::Watchdog(const Driver& driver, CUcontext context, const Links& links, PinnedMemory abort, FileDescriptor wake)
+    : driver_(driver),
+      context_(context),
+      links_(links),
+      abort_(std::move(abort)),
+      wake_(std::move(wake)),
+      left_(static_cast<std::size_t>(links.ranks()), false) {}
+
+Watchdog::~Watchdog() {
+  const std::uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof one);
+  thread_.join();
+  if (!failed_) tell_all(alarm_leaving, "");
+}
+
+Result<void> Watchdog::status() const {
+  if (!failed_) return {};
+  const std::scoped_lock lock(mutex_);
+  return *failure_;
+}
+
+void Watchdog::raise(const Error& error) { fail(error, true); }
+
+void Watchdog::add(Watched& watched) {
+  const std::scoped_lock lock(mutex_);
+  watched_.push_back(&watched);
+  if (failure_) watched.release();
+}
+
+void Watchdog::remove(Watched& watched) {
+  const std::scoped_lock lock(mutex_);
+  std::erase(watched_, &watched);
+}
+
+void Watchdog::fail(const Error& error, bool tell) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (failure_) return;
+    failure_ = error;
+    failed_ = true;
+    std::atomic_ref(*static_cast<std::uint32_t*>(abort_.host())).store(1, std::memory_order_release);
+    for (Watched* watched : watched_) watched->release();
+  }
+  if (tell) tell_all(alarm_failed, error.message);
+}
+
+void Watchdog::tell_all(std::uint32_t kind, const std::string& text) const {
+  const Frame frame{kind, static_cast<std::uint32_t>(std::min<std::size_t>(text.size(), kMostText))};
+  const Deadline deadline = Deadline::after(kSendTime);
+  for (int rank = 0; rank < links_.ranks(); ++rank) {
+    const Socket& socket = links_.socket(Channel::alarm, rank);
+    // A peer that is gone needs no message.
+    if (socket.valid() && socket.send(&frame, sizeof frame, deadline)) (void)socket.send(text.data(), frame.bytes, deadline);
+  }
+}
+
+void Watchdog::run() {
+  driver_.ctxSetCurrent(context_);
+  // Queries of this thread must not end a capture of another (cuStreamBeginCapture's global mode).
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  driver_.threadExchangeStreamCaptureMode(&mode);
+  std::vector<pollfd> polled;
+  std::vector<int> ranks;
+  for (;;) {
+    polled.assign(1, {wake_.get(), POLLIN, 0});
+    ranks.assign(1, -1);
+    for (int rank = 0; rank < links_.ranks(); ++rank) {
+      const Socket& socket = links_.socket(Channel::alarm, rank);
+      if (!socket.valid() || left_[static_cast<std::size_t>(rank)]) continue;
+      polled.push_back({socket.fd(), POLLIN, 0});
+      ranks.push_back(rank);
+    }
+    ::poll(polled.data(), polled.size(), static_cast<int>(kTick.count()));
+    if (polled[0].revents != 0) return;
+    for (std::size_t i = 1; i < polled.size(); ++i) {
+      if (polled[i].revents != 0) read_alarm(ranks[i]);
+    }
+    Result<void> checked;
+    {
+      const std::scoped_lock lock(mutex_);
+      for (std::size_t i = 0; i < watched_.size() && checked && !failure_; ++i) checked = watched_[i]->check();
+    }
+    if (!checked) fail(checked.error(), true);
+  }
+}
+
+void Watchdog::read_alarm(int rank) {
+  const Socket& socket = links_.socket(Channel::alarm, rank);
+  const Deadline deadline = Deadline::after(kSendTime);
+  Frame frame;
+  std::string text;
+  auto got = socket.receive(&frame, sizeof frame, deadline);
+  if (got) {
+    text.resize(std::min(frame.bytes, kMostText));
+    got = socket.receive(text.data(), text.size(), deadline);
+  }
+  left_[static_cast<std::size_t>(rank)] = true;
+  if (!got) {
+    fail({ErrorCode::io, fmt::format("rank {} ended without taking leave (killed, or its process crashed)", rank)}, false);
+  } else if (frame.kind == alarm_failed) {
+    fail({ErrorCode::io, fmt::format("rank {} failed: {}", rank, text)}, false);
+  }
+}
+
+}  // namespace ordo::peers

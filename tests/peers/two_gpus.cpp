@@ -1,0 +1,41 @@
+#include "tests/peers/two_gpus.hpp"
+
+#include <algorithm>
+
+#include "runtime/device.hpp"
+
+namespace ordo::test {
+
+int gpus() {
+  static const int count = [] {
+    const auto endings = run_processes(1, [](int) -> Ending { return std::to_string(device_count() ? *device_count() : 0); });
+    return std::min(8, std::atoi(endings[0].c_str()));
+  }();
+  return count;
+}
+
+std::vector<Ending> on_two_gpus(Ranks kind, const CommunicatorOptions& options, const Body& body) {
+  constexpr int kRanks = 2;
+  const std::string address = new_address();
+  const auto one = [&](int rank) -> Ending {
+    const auto opened = driver();
+    if (!opened) return opened.error().message;
+    auto world = join_world(address, rank, kRanks, options.timeout);
+    if (!world) return world.error().message;
+    auto made = Communicator::Impl::create({*opened, [] { return peers::nccl(); }, peers::host_identity()}, *world, options);
+    return made ? body(**made) : made.error().message;
+  };
+  if (kind == Ranks::processes) return run_processes(kRanks, one);
+  const auto all = run_processes(1, [&](int) -> Ending {
+    Ending joined;
+    for (const Ending& ending : run_threads(kRanks, one)) joined += ending;
+    return joined;
+  });
+  return all;
+}
+
+void check_all(const std::vector<Ending>& endings) {
+  for (const Ending& ending : endings) CHECK(ending == "");
+}
+
+}  // namespace ordo::test
