@@ -169,7 +169,7 @@ Result<void> Communicator::Impl::agree(std::string_view what, std::string_view t
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank].digest == all[0].digest) continue;
     return Error{ErrorCode::io, fmt::format("the ranks disagree about the {}: rank 0 has \"{}\", rank {} has \"{}\"", what,
-                                              all[0].text.data(), rank, all[rank].text.data())};
+                                            all[0].text.data(), rank, all[rank].text.data())};
   }
   return {};
 }

@@ -69,11 +69,15 @@ class Probe {
   }
   Result<void> transfer() {
     if (auto begun = group_.conclude(prepare()); !begun) return begun;
-    if (auto sent = group_.conclude(transport_ == PeerTransport::nccl ? send_by_nccl() : send_by_copies()); !sent) return sent;
-    return group_.conclude(verify());
+    if (auto sent = finished(transport_ == PeerTransport::nccl ? send_by_nccl() : send_by_copies()); !sent) return sent;
+    return finished(verify());
   }
 
-  [[nodiscard]] Result<void> finish() const { return wait_for_stream(d_, stream_.get(), *group_.watchdog, group_.deadline()); }
+  // Nothing may be in flight when the ranks go on, for they may give their memory back.
+  Result<void> finished(const Result<void>& mine) {
+    const auto drained = wait_for_stream(d_, stream_.get(), *group_.watchdog, group_.deadline());
+    return group_.conclude(mine ? drained : mine);
+  }
 
   Result<void> prepare() {
     if (auto opened = stream_.open(); !opened) return opened;
@@ -94,7 +98,7 @@ class Probe {
         return ok;
       }
     }
-    return finish();
+    return {};
   }
 
   Result<void> connect_nccl() {
@@ -131,7 +135,7 @@ class Probe {
           !ok)
         return ok;
     }
-    return finish();
+    return {};
   }
 
   // All ranks have sent. The wait is for values that must be there: one that is not shows as an error, not as a wait.
@@ -150,7 +154,7 @@ class Probe {
       if (auto ok = d_.check(d_.memcpyDtoH(words.data(), slot(memory_.local(), rank), kPiece), "cuMemcpyDtoH"); !ok) return ok;
       if (words != pattern(rank)) return Error{ErrorCode::driver, fmt::format("what rank {} sent arrived damaged", rank)};
     }
-    return finish();
+    return {};
   }
 
   Communicator::Impl& group_;

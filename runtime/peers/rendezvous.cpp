@@ -21,6 +21,7 @@ constexpr std::uint32_t kMagic = 0x6f72646f;  // "ordo"
 constexpr std::uint32_t kProtocol = 1;
 constexpr std::uint32_t kMostBytes = 1 << 20;  ///< of one rank in a gather
 constexpr Milliseconds kHelloTime(2000);       ///< for a connection to say who it is
+constexpr Milliseconds kFarewellTime(500);     ///< for the others to read why it ends
 constexpr Milliseconds kAnswerTime(2000);      ///< beyond the timeout of rank 0, whose verdict the others wait for
 
 struct Hello {
@@ -163,6 +164,10 @@ class Star {
   Error fail(const Error& error) {
     for (int rank = 1; rank < ranks_; ++rank) {
       if (socket(rank).valid()) (void)send_failure(socket(rank), error);
+    }
+    // A connection that is closed while bytes wait unread in it is reset, and the message is lost.
+    for (int rank = 1; rank < ranks_; ++rank) {
+      if (socket(rank).valid()) socket(rank).finish(Deadline::after(kFarewellTime));
     }
     return error;
   }

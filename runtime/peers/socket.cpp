@@ -179,6 +179,13 @@ Result<void> Socket::receive(void* data, std::size_t bytes, Deadline deadline) c
   return {};
 }
 
+void Socket::finish(Deadline deadline) const {
+  ::shutdown(fd_.get(), SHUT_WR);
+  char unread = 0;
+  while (receive(&unread, 1, deadline)) {
+  }
+}
+
 Result<void> Socket::send_descriptor(int descriptor, Deadline deadline) const {
   char byte = 'd';
   iovec data{&byte, 1};

@@ -38,6 +38,9 @@ class Socket {
   Result<void> send(const void* data, std::size_t bytes, Deadline deadline) const;
   Result<void> receive(void* data, std::size_t bytes, Deadline deadline) const;
 
+  /// Says that nothing more will be sent, and waits until the other side has closed, or the deadline.
+  void finish(Deadline deadline) const;
+
   /// Passes a copy of a descriptor over a Unix-domain connection (SCM_RIGHTS, with one byte of data); the caller keeps its own.
   Result<void> send_descriptor(int descriptor, Deadline deadline) const;
   Result<FileDescriptor> receive_descriptor(Deadline deadline) const;

@@ -15,7 +15,11 @@ constexpr Milliseconds kTick(10);
 constexpr Milliseconds kSendTime(200);  ///< for a message to a peer that may be gone
 constexpr std::uint32_t kMostText = 1024;
 
-enum Kind : std::uint32_t { alarm_failed = 1, alarm_leaving = 2 };
+enum Kind : std::uint32_t {
+  alarm_failed = 1,  ///< with what failed here
+  alarm_leaving = 2,
+  alarm_relayed = 3,  ///< leaving after a failure: with what failed first, wherever
+};
 
 struct Frame {
   std::uint32_t kind = 0, bytes = 0;
@@ -70,7 +74,9 @@ Watchdog::~Watchdog() {
   const std::uint64_t one = 1;
   (void)!::write(wake_.get(), &one, sizeof one);
   thread_.join();
-  if (!failed_) tell_all(alarm_leaving, "");
+  // A peer that has not heard of the failure yet must not take this end for the cause.
+  const auto healthy = status();
+  tell_all(healthy ? alarm_leaving : alarm_relayed, healthy ? "" : healthy.error().message);
 }
 
 Result<void> Watchdog::status() const {
@@ -138,7 +144,13 @@ void Watchdog::run() {
     Result<void> checked;
     {
       const std::scoped_lock lock(mutex_);
-      for (std::size_t i = 0; i < watched_.size() && checked && !failure_; ++i) checked = watched_[i]->check();
+      for (Watched* watched : watched_) {
+        if (failure_) {
+          watched->release();  // again: work that was queued behind the first wait waits anew
+        } else if (checked) {
+          checked = watched->check();
+        }
+      }
     }
     if (!checked) fail(checked.error(), true);
   }
@@ -159,6 +171,8 @@ void Watchdog::read_alarm(int rank) {
     fail({ErrorCode::io, fmt::format("rank {} ended without taking leave (killed, or its process crashed)", rank)}, false);
   } else if (frame.kind == alarm_failed) {
     fail({ErrorCode::io, fmt::format("rank {} failed: {}", rank, text)}, false);
+  } else if (frame.kind == alarm_relayed) {
+    fail({ErrorCode::io, text}, false);
   }
 }
 

@@ -26,7 +26,7 @@ class Watched {
 
   /// Every few milliseconds: an error when a wait failed or took too long. Does not wait.
   virtual Result<void> check() = 0;
-  /// Ends the waits of streams, whose results are then undefined. Called once, after the communicator failed.
+  /// Ends the waits of streams, whose results are then undefined. Called again and again once the communicator failed.
   virtual void release() = 0;
 };
 

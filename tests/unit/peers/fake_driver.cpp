@@ -45,6 +45,7 @@ World& world() {
 
 int contexts[kDevices];
 thread_local CUcontext current = nullptr;
+thread_local bool capturing = false;
 
 CUcontext context_of(int device) { return reinterpret_cast<CUcontext>(&contexts[device]); }
 int current_device() { return current == nullptr ? -1 : static_cast<int>(reinterpret_cast<int*>(current) - contexts); }
@@ -196,7 +197,7 @@ CUresult stream_query(CUstream stream) {
   return stream == nullptr || stream_of(stream)->idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 CUresult stream_is_capturing(CUstream, CUstreamCaptureStatus* status) {
-  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  *status = capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }
 CUresult stream_wait_event(CUstream stream, CUevent event, unsigned) {
@@ -289,6 +290,12 @@ CUresult copy_to_host(void* to, CUdeviceptr from, std::size_t bytes) {
 CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   ORDO_FAKE("memcpyDtoDAsync");
   return enqueue(stream, [=] { std::memcpy(pointer(to), pointer(from), bytes); });
+}
+CUresult copy_to_host_async(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  return enqueue(stream, [=] {
+    for (std::size_t i = 0; i < bytes / 4; ++i)
+      static_cast<std::uint32_t*>(to)[i] = word(from + 4 * i).load(std::memory_order_acquire);
+  });
 }
 CUresult fill8(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream stream) {
   ORDO_FAKE("memsetD8Async");
@@ -442,6 +449,7 @@ Driver make_table() {
   d.memcpyHtoD = copy_from_host;
   d.memcpyDtoH = copy_to_host;
   d.memcpyDtoDAsync = copy;
+  d.memcpyDtoHAsync = copy_to_host_async;
   d.memsetD8Async = fill8;
   d.memsetD32Async = fill32;
   d.streamWaitValue32 = wait_value;
@@ -484,6 +492,8 @@ void delay(std::uint32_t seed, int most_microseconds) {
   world().seed = seed;
   world().most_microseconds = most_microseconds;
 }
+
+void capture(bool on) { capturing = on; }
 
 void launch(CUstream stream, std::function<void()> kernel) { enqueue(stream, std::move(kernel)); }
 

@@ -27,6 +27,9 @@ void delay(std::uint32_t seed, int most_microseconds);
 /// Enqueues a host function, as a kernel would be.
 void launch(CUstream stream, std::function<void()> kernel);
 
+/// Whether streams say, to this thread, that they are being captured. They run what is enqueued all the same.
+void capture(bool on);
+
 /// What was made and not yet given back.
 struct Live {
   int allocations = 0, handles = 0, reservations = 0, mappings = 0, ipc = 0, pinned = 0, streams = 0, events = 0, contexts = 0;

@@ -137,9 +137,9 @@ TEST_CASE("peers: a stranger does not disturb the rendezvous") {
   const std::string address = test::new_address();
   const auto endings = test::run_threads(3, [&](int rank) -> Ending {
     if (rank < 2) return join_and_gather(address, rank, 2);
-    auto stranger = connect(*parse_address(address), Deadline::after(5s));
-    if (!stranger) return stranger.error().message;
-    return stranger->send("GET / HTTP/1.1\r\n\r\n", 18, Deadline::after(1s)) ? "" : "not sent";
+    auto stranger = connect(*parse_address(address), Deadline::after(500ms));
+    if (stranger) (void)stranger->send("GET / HTTP/1.1\r\n\r\n", 18, Deadline::after(1s));
+    return "";  // it may come after the others have met
   });
   for (const Ending& ending : endings) CHECK(ending == "");
 }
