@@ -6,6 +6,7 @@
 #include <exception>
 #include <iostream>
 #include <new>
+#include <string_view>
 #include <vector>
 
 #include "cli/report.hpp"
@@ -25,6 +26,15 @@ int report_usage(const CLI::App& app, const CLI::ParseError& problem) {
   return kBadUsage;
 }
 
+std::vector<Verb> attention_verbs(CLI::App& app) {
+  return {add_doctor(app), add_plan_verb(app),   add_generate(app), add_compile(app),  add_run(app),
+          add_check(app),  add_bench(app),       add_inspect(app),  add_simulate(app), add_tune(app),
+          add_query(app),  add_tuning_verb(app), add_launch(app)};
+}
+
+// `ordo VERB overlap` takes the sizes of a product and its ranks; the families share no option.
+std::vector<Verb> overlap_verbs(CLI::App& app) { return {add_plan_overlap(app), add_simulate_overlap(app)}; }
+
 int run_unguarded(int argc, char** argv) {
   CLI::App app("ordo writes, compiles and runs deterministic attention-backward kernels for Hopper GPUs.", "ordo");
   app.require_subcommand(1);
@@ -33,9 +43,7 @@ int run_unguarded(int argc, char** argv) {
       "Example:\n  ordo check attention-backward --seqlen 1000 --heads 4 --mask causal\n\n"
       "Exit codes: 0 ok, 1 a check failed, 2 bad usage, 3 the environment lacks something.\n"
       "ordo VERB --help has the options of a verb and an example.");
-  const std::vector<Verb> verbs = {add_doctor(app),   add_plan_verb(app), add_generate(app), add_compile(app),
-                                   add_run(app),      add_check(app),     add_bench(app),    add_inspect(app),
-                                   add_simulate(app), add_tune(app),      add_query(app),    add_tuning_verb(app)};
+  const std::vector<Verb> verbs = argc > 2 && std::string_view(argv[2]) == "overlap" ? overlap_verbs(app) : attention_verbs(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& problem) {

@@ -27,5 +27,10 @@ Verb add_simulate(CLI::App& app);
 Verb add_tune(CLI::App& app);
 Verb add_query(CLI::App& app);
 Verb add_tuning_verb(CLI::App& app);
+Verb add_launch(CLI::App& app);
+
+// The same verbs for `ordo VERB overlap`: other options, and none of those above.
+Verb add_simulate_overlap(CLI::App& app);
+Verb add_plan_overlap(CLI::App& app);
 
 }  // namespace ordo::cli

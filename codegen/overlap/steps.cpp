@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <array>
 #include <map>
-#include <tuple>
+
+#include "codegen/fields.hpp"
 
 namespace ordo::overlap {
 namespace {
@@ -123,20 +124,30 @@ class Builder {
 std::string_view to_string(Exchange exchange) {
   switch (exchange) {
     case Exchange::all_gather:
-      return "all-gather";
+      return "all-gather-gemm";
     case Exchange::all_to_all:
-      return "all-to-all";
+      return "all-to-all-gemm";
     case Exchange::reduce_scatter:
-      return "reduce-scatter";
+      return "gemm-reduce-scatter";
     case Exchange::all_reduce:
-      return "all-reduce";
+      return "gemm-all-reduce";
     case Exchange::to_all:
-      return "to-all";
+      return "gemm-all-to-all";
   }
   return "unknown";
 }
 
 std::string_view to_string(Route route) { return route == Route::ring ? "ring" : "direct"; }
+
+Result<Exchange> parse_exchange(std::string_view text) {
+  return text::read_name(
+      text, "exchange",
+      std::array{Exchange::all_gather, Exchange::all_to_all, Exchange::reduce_scatter, Exchange::all_reduce, Exchange::to_all});
+}
+
+Result<Route> parse_route(std::string_view text) {
+  return text::read_name(text, "route", std::array{Route::direct, Route::ring});
+}
 
 Pattern pattern_of(Exchange exchange) {
   switch (exchange) {

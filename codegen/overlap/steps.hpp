@@ -22,11 +22,14 @@ enum class Exchange {
   to_all,          ///< behind it: finished columns to their owner
 };
 
-std::string_view to_string(Exchange exchange);
-std::string_view to_string(Route route);
+ORDO_API std::string_view to_string(Exchange exchange);
+ORDO_API std::string_view to_string(Route route);
+/// By the names of to_string. Errors: invalid_argument, listing them.
+ORDO_API Result<Exchange> parse_exchange(std::string_view text);
+ORDO_API Result<Route> parse_route(std::string_view text);
 
 /// gather, reduce or scatter; see templates/overlap/slices.cuh.
-Pattern pattern_of(Exchange exchange);
+ORDO_API Pattern pattern_of(Exchange exchange);
 
 /// One chunk that a rank computes: sub-slice `sub` of `slice`.
 struct Step {
@@ -69,7 +72,7 @@ struct StepRequest {
 };
 
 /// Errors (invalid_argument): ranks outside 1 .. 32, sub_slices outside 1 .. 64, a ring for an all-to-all.
-Result<StepSchedule> make_steps(const StepRequest& request);
+ORDO_API Result<StepSchedule> make_steps(const StepRequest& request);
 
 /// What prove_steps found. `violations` is empty for a schedule that may run; each names rank, step and slice.
 struct StepProof {
@@ -89,6 +92,6 @@ struct StepProof {
 ///   it needs
 ///      is on its way a step before;
 ///   5. with one send queue a rank, in order, there is no cycle: no deadlock.
-StepProof prove_steps(const StepSchedule& schedule);
+ORDO_API StepProof prove_steps(const StepSchedule& schedule);
 
 }  // namespace ordo::overlap

@@ -51,12 +51,12 @@ struct Timeline {
 
 /// Errors: invalid_plan, with the proof's first violation, for a schedule that prove_steps refuses; invalid_argument (costs that
 /// are negative, not finite, or miss a rank).
-Result<Timeline> simulate_steps(const StepSchedule& schedule, const TimelineCosts& costs);
+ORDO_API Result<Timeline> simulate_steps(const StepSchedule& schedule, const TimelineCosts& costs);
 
 /// Two rows a rank (compute and stalls; transfers out and in) over time, as one self-contained SVG document, with hover texts.
-std::string render_timeline_svg(const StepSchedule& schedule, const Timeline& timeline, const std::string& title);
+ORDO_API std::string render_timeline_svg(const StepSchedule& schedule, const Timeline& timeline, const std::string& title);
 
 /// The same for a terminal: one row of `columns` cells for each, and each rank's times.
-std::string render_timeline_text(const StepSchedule& schedule, const Timeline& timeline, int columns = 80);
+ORDO_API std::string render_timeline_text(const StepSchedule& schedule, const Timeline& timeline, int columns = 80);
 
 }  // namespace ordo::overlap

@@ -129,7 +129,18 @@ Result<SymmetricMemory> Communicator::Impl::allocate(std::size_t bytes) {
 
 void Communicator::Impl::release(SymmetricMemory memory) {
   memory.unmap_peers();
-  (void)barrier();
+  if (watchdog->status()) {
+    (void)barrier();
+    return;
+  }
+  // A failed communicator exchanges nothing more, but memory that others map by cuIpc or by its bare address must outlive their
+  // copies into it: each rank closes its side once its own are done, and waits a little for the others to do so or to be gone.
+  if (transport == PeerTransport::vmm) return;
+  constexpr Milliseconds kFarewell(2000);
+  const Deadline soon = Deadline::after(kFarewell);
+  for (int rank = 0; rank < links.ranks(); ++rank) {
+    if (rank != links.rank()) links.socket(Channel::control, rank).finish(soon);
+  }
 }
 
 Result<void> Communicator::Impl::checked(Result<void> result) {
@@ -191,7 +202,7 @@ int Communicator::ranks() const { return impl_->links.ranks(); }
 int Communicator::device() const { return impl_->options.device; }
 PeerTransport Communicator::transport() const { return impl_->transport; }
 const std::string& Communicator::transport_reason() const { return impl_->reason; }
-Result<void> Communicator::status() const { return impl_->watchdog->status(); }
+Result<void> Communicator::status() const { return impl_->watchdog->examine(); }
 Result<void> Communicator::agree(std::string_view what, std::string_view text) { return impl_->agree(what, text); }
 Result<void> Communicator::barrier() { return impl_->barrier(); }
 

@@ -112,14 +112,10 @@ const ChunkPlace& SliceExchange::place_of(const overlap::Transfer& transfer) con
 
 Result<LaunchWords> SliceExchange::begin(CUstream stream, CUdeviceptr source) {
   if (auto healthy = group_.watchdog->status(); !healthy) return healthy.error();
-  if (auto entered = group_.checked(enter(stream)); !entered) return entered.error();
   source_ = source;
-  if (gathers()) {
-    if (auto sent = group_.checked(send_all(source)); !sent) return sent.error();
-    // NCCL's kernels need SMs that a kernel waiting for them would hold: what arrives is there before it starts.
-    if (!mapped()) {
-      if (auto joined = follow(stream, copies_, copied_); !joined) return joined.error();
-    }
+  if (auto opened = open_launch(stream); !opened) {
+    group_.watchdog->raise(opened.error());  // half a launch is enqueued: the peers would wait for the rest
+    return opened.error();
   }
   return LaunchWords{.received = memory_.local(),
                      .sent = sent_,
@@ -129,6 +125,13 @@ Result<LaunchWords> SliceExchange::begin(CUstream stream, CUdeviceptr source) {
                      .abort = group_.watchdog->abort_word(),
                      .failure = failure_.device(),
                      .timeout_ns = static_cast<std::uint64_t>(group_.options.timeout.count()) * 1'000'000};
+}
+
+Result<void> SliceExchange::open_launch(CUstream stream) {
+  if (auto entered = enter(stream); !entered || !gathers()) return entered;
+  if (auto sent = send_all(source_); !sent || mapped()) return sent;
+  // NCCL's kernels need SMs that a kernel waiting for them would hold: what arrives is there before it starts.
+  return follow(stream, copies_, copied_);
 }
 
 // The epoch, and the copy stream behind the caller's work.
@@ -157,10 +160,16 @@ Result<void> SliceExchange::enter(CUstream stream) {
 
 Result<void> SliceExchange::end(CUstream stream) {
   if (auto healthy = group_.watchdog->status(); !healthy) return healthy;
+  auto closed = close_launch(stream);
+  if (!closed) group_.watchdog->raise(closed.error());
+  return closed;
+}
+
+Result<void> SliceExchange::close_launch(CUstream stream) {
   // Behind the kernel: its waits for what is computed must not keep the kernel from starting where streams share a hardware
   // queue.
   if (!gathers() && !request_.kernel_sends) {
-    if (auto sent = group_.checked(send_all(source_)); !sent) return sent;
+    if (auto sent = send_all(source_); !sent) return sent;
   }
   if (auto joined = follow(stream, copies_, copied_); !joined) return joined;
   if (auto arrived = wait_for_arrivals(stream); !arrived) return arrived;

@@ -83,6 +83,8 @@ class SliceExchange {
  private:
   SliceExchange(Communicator::Impl& group, ExchangeRequest request);
   Result<void> open();
+  Result<void> open_launch(CUstream stream);
+  Result<void> close_launch(CUstream stream);
   Result<void> enter(CUstream stream);
   Result<void> send_all(CUdeviceptr source);
   Result<void> send_slot(int slot, CUdeviceptr source);

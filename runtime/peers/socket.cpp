@@ -319,6 +319,12 @@ Result<Socket> connect(const Address& address, Deadline deadline) {
   }
 }
 
+Result<std::uint16_t> free_tcp_port() {
+  const auto listener = Listener::open({false, "127.0.0.1", 0});
+  if (!listener) return listener.error();
+  return listener->address().port;
+}
+
 Result<std::pair<Socket, Socket>> socket_pair() {
   int ends[2] = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return system_error("socketpair");

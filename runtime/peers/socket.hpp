@@ -72,6 +72,9 @@ class Listener {
 /// Connects; while nobody listens there, tries again until the deadline.
 Result<Socket> connect(const Address& address, Deadline deadline);
 
+/// A TCP port of the loopback that nobody listens on at the moment.
+ORDO_API Result<std::uint16_t> free_tcp_port();
+
 /// Two connected Unix-domain sockets.
 Result<std::pair<Socket, Socket>> socket_pair();
 

@@ -85,6 +85,23 @@ Result<void> Watchdog::status() const {
   return *failure_;
 }
 
+Result<void> Watchdog::examine() {
+  if (auto checked = check_watched(); !checked) fail(checked.error(), true);
+  return status();
+}
+
+Result<void> Watchdog::check_watched() {
+  const std::scoped_lock lock(mutex_);
+  for (Watched* watched : watched_) {
+    if (failure_) {
+      watched->release();  // again: work that was queued behind the first wait waits anew
+    } else if (auto checked = watched->check(); !checked) {
+      return checked;
+    }
+  }
+  return {};
+}
+
 void Watchdog::raise(const Error& error) { fail(error, true); }
 
 void Watchdog::add(Watched& watched) {
@@ -141,17 +158,7 @@ void Watchdog::run() {
     for (std::size_t i = 1; i < polled.size(); ++i) {
       if (polled[i].revents != 0) read_alarm(ranks[i]);
     }
-    Result<void> checked;
-    {
-      const std::scoped_lock lock(mutex_);
-      for (Watched* watched : watched_) {
-        if (failure_) {
-          watched->release();  // again: work that was queued behind the first wait waits anew
-        } else if (checked) {
-          checked = watched->check();
-        }
-      }
-    }
+    const auto checked = check_watched();
     if (!checked) fail(checked.error(), true);
   }
 }

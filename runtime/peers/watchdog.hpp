@@ -16,7 +16,7 @@
 
 namespace ordo::peers {
 
-/// Work in flight that the watchdog looks after. Called by one thread at a time, with the communicator's context current.
+/// Work in flight that the watchdog looks after. Called by one thread at a time.
 class Watched {
  public:
   Watched() = default;
@@ -61,6 +61,9 @@ class Watchdog {
   /// The first failure, of this rank or of another.
   [[nodiscard]] Result<void> status() const;
 
+  /// status(), after a look at what is watched: once a stream's work is done, whether it succeeded.
+  Result<void> examine();
+
   /// This rank failed: tells all peers, sets the abort word, releases what is watched. The first failure stays.
   void raise(const Error& error);
 
@@ -74,6 +77,7 @@ class Watchdog {
  private:
   Watchdog(const Driver& driver, CUcontext context, const Links& links, PinnedMemory abort, FileDescriptor wake);
   void run();
+  Result<void> check_watched();
   void read_alarm(int rank);
   void fail(const Error& error, bool tell);
   void tell_all(std::uint32_t kind, const std::string& text) const;

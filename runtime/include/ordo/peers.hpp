@@ -75,7 +75,8 @@ class ORDO_API Communicator {
   /// Why the better transports were not taken; empty if the first was.
   [[nodiscard]] const std::string& transport_reason() const;
 
-  /// Success, or why the communicator failed. Does not wait.
+  /// Success, or why the communicator failed. Does not wait. After a launch's stream was synchronised it says whether the
+  /// launch's results are to be trusted.
   [[nodiscard]] Result<void> status() const;
 
   /// Collective: success if every rank gives the same text; else an error on every rank that shows both. `what` names it ("plan

@@ -97,7 +97,7 @@ class Rank {
   Ending finish() {
     if (auto done = wait_for_stream(group_.driver(), stream_, *group_.watchdog, group_.deadline()); !done)
       return done.error().message;
-    if (auto healthy = group_.watchdog->status(); !healthy) return healthy.error().message;
+    if (auto healthy = group_.watchdog->examine(); !healthy) return healthy.error().message;
     return compare();
   }
   void drain() { group_.driver().streamSynchronize(stream_); }
@@ -372,7 +372,7 @@ TEST_CASE("exchange: a rank that stops launching is named by the others within t
         for (int i = 0; i < 800 && (*group)->watchdog->status(); ++i) std::this_thread::sleep_for(10ms);
       }
       of.drain();  // must not hang: whatever waited was released
-      const auto status = (*group)->watchdog->status();
+      const auto status = (*group)->watchdog->examine();
       if (!status && of.launch(9)) return "launches go on";
       return status ? "healthy" : status.error().message;
     });
