@@ -7,7 +7,7 @@
 
 namespace ordo::tuner {
 
-Log::Log(const std::string& path, std::function<void(const std::string&)> warn) : path_(path), warn_(std::move(warn)) {}
+Log::Log(std::string path, std::function<void(const std::string&)> warn) : path_(std::move(path)), warn_(std::move(warn)) {}
 
 std::optional<cache::Measurements> Log::file(bool make) const {
   std::error_code ignored;

@@ -16,7 +16,7 @@ class Log {
  public:
   /// `path` empty: memory alone. A file that is not there is made when there is something to store. One that cannot be opened is
   /// warned of; then memory alone too.
-  Log(const std::string& path, std::function<void(const std::string&)> warn);
+  Log(std::string path, std::function<void(const std::string&)> warn);
 
   void put(const std::vector<cache::Measurement>& rows);
   /// All rows of a problem, in the order in which they were stored.
