@@ -4,15 +4,30 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 
+#include "cache/codec.hpp"
 #include "cache/sqlite.hpp"
 #include "cache/store.hpp"
 
 namespace ordo::cache {
+
+/// A row as it lies in the file, its metadata intact.
+struct Row {
+  Entry entry;  ///< without bytes
+  std::int64_t codec = 0;
+  std::vector<std::byte> data;
+};
+
+/// The entry with its bytes; nullopt when they are not what was stored. Needs no connection: done with its lock released.
+std::optional<Entry> entry_of(Row row);
+
+/// The metadata of a row of `list`; nullopt when it is damaged.
+std::optional<Entry> metadata_of(const Statement& row);
 
 /// Used by one thread at a time (hold `mutex`), and only in the process that opened it.
 struct Connection {
@@ -20,14 +35,19 @@ struct Connection {
   std::mutex mutex;
   Database db;
   bool writable = true;
-  Statement get, list, newest, insert_blob, insert_kernel, erase_blob, erase_kernel;
+  std::int64_t schema = 0;
+  dev_t device = 0;  ///< of the file that was opened: its name may be another's later
+  ino_t inode = 0;
+  Statement get, list, newest, insert_blob, insert_kernel, erase_blob, erase_kernel, touch;
 
-  static Result<std::unique_ptr<Connection>> open(const std::string& path);
+  static Result<std::unique_ptr<Connection>> open(const std::string& path, Access access = Access::read_write);
 
-  /// The row of `key` if it is intact.
-  Result<std::optional<Entry>> read(const std::string& key);
-  /// Inserts; inside a Transaction.
-  Result<void> write(const Entry& entry);
+  /// The row of `key`; nullopt when there is none or its metadata is damaged.
+  Result<std::optional<Row>> read(const std::string& key);
+  /// Whether the row of `key` is there and intact.
+  Result<bool> holds(const std::string& key);
+  /// Inserts; inside a Transaction. The entry's own bytes are not looked at.
+  Result<void> write(const Entry& entry, const Encoded& encoded);
   /// Deletes the row and its bytes; inside a Transaction.
   Result<void> remove(const std::string& key);
 
@@ -35,8 +55,5 @@ struct Connection {
   Result<void> prepare_schema();
   Result<void> prepare_statements();
 };
-
-/// A row of `list`, without bytes; nullopt when it is damaged.
-std::optional<Entry> entry_of(const Statement& row);
 
 }  // namespace ordo::cache

@@ -1,5 +1,3 @@
-#include <cstdlib>
-#include <filesystem>
 #include <string_view>
 
 #include "cache/store.hpp"
@@ -32,12 +30,6 @@ class Parts {
   std::string text_;
 };
 
-std::optional<std::string> environment(const char* name) {
-  const char* value = std::getenv(name);
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  return value;
-}
-
 }  // namespace
 
 std::string kernel_key(const std::string& source, const std::vector<std::string>& flags, const std::string& toolchain,
@@ -47,15 +39,6 @@ std::string kernel_key(const std::string& source, const std::vector<std::string>
 
 std::string source_key(const std::string& source, const std::vector<std::string>& flags, const std::string& arch) {
   return Parts().add(key_schema).add(source).add(flags).add(arch).digest();
-}
-
-std::optional<std::string> default_path() {
-  if (const auto path = environment("ORDO_CACHE")) return path;
-  // The XDG specification has relative paths ignored.
-  if (const auto folder = environment("XDG_CACHE_HOME"); folder && std::filesystem::path(*folder).is_absolute())
-    return *folder + "/ordo/cache.db";
-  if (const auto home = environment("HOME")) return *home + "/.cache/ordo/cache.db";
-  return std::nullopt;
 }
 
 }  // namespace ordo::cache

@@ -4,9 +4,12 @@
 
 #include <utility>
 
+#include "cache/damage.hpp"
+
 namespace ordo::cache {
 
 Error sqlite_error(sqlite3* db, int code, std::string_view what) {
+  DamageWatch::note(code);
   const char* file = db == nullptr ? nullptr : sqlite3_db_filename(db, "main");
   const char* text = db == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(db);
   return {ErrorCode::cache, fmt::format("Cache {}: {} failed: {} (SQLite {}).",

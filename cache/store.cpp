@@ -4,14 +4,15 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <charconv>
+#include <chrono>
 #include <filesystem>
-#include <mutex>
 #include <string_view>
 
+#include "cache/codec.hpp"
 #include "cache/connection.hpp"
 #include "cache/sqlite.hpp"
+#include "cache/store_impl.hpp"
 #include "codegen/hash/sha256.hpp"
 
 namespace ordo::cache {
@@ -30,113 +31,141 @@ std::array<int, 3> version_of(std::string_view toolchain) {
   return version;
 }
 
-}  // namespace
+std::string toolchain_digest(const std::string& library, const std::string& toolchain) {
+  return sha256_hex(fmt::format("{}:{}{}:{}", library.size(), library, toolchain.size(), toolchain));
+}
 
-struct Store::Impl {
-  std::string path;
-  /// Replaced only in the child of a fork, where the parent's connection is left alone: closing it would drop the parent's locks.
-  std::atomic<Connection*> current{nullptr};
-
-  Impl() = default;
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-  ~Impl() {
-    const Connection* connection = current.load();
-    if (connection != nullptr && connection->process == getpid()) delete connection;
+Result<void> check(const Entry& entry) {
+  if (entry.key.empty() || entry.bytes.empty()) return Error{ErrorCode::invalid_argument, "A cache entry needs a key and bytes."};
+  if (entry.bytes.size() > largest_cubin_bytes) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("Cache entry {} has {} bytes; the most is {}.", entry.key, entry.bytes.size(), largest_cubin_bytes)};
   }
-
-  Result<Connection*> connection() {
-    Connection* seen = current.load();
-    if (seen != nullptr && seen->process == getpid()) return seen;
-    Result<std::unique_ptr<Connection>> fresh = Connection::open(path);
-    if (!fresh) return fresh.error();
-    if (current.compare_exchange_strong(seen, fresh->get())) return fresh->release();
-    return seen;  // another thread was first
+  if (entry.sha256 != sha256_hex(entry.bytes)) {
+    return Error{ErrorCode::invalid_argument, fmt::format("The SHA-256 of cache entry {} is not of its bytes.", entry.key)};
   }
+  return {};
+}
 
-  /// Runs `body(connection)` inside a write transaction.
-  template <class Body>
-  Result<void> change(Body body) {
-    const Result<Connection*> c = connection();
-    if (!c) return c.error();
-    const std::scoped_lock lock((*c)->mutex);
-    if (!(*c)->writable) {
-      return Error{
-          ErrorCode::cache,
-          fmt::format("The cache {} is read-only: its file or folder cannot be written, or a newer ordo made it.", path)};
-    }
-    Result<Transaction> transaction = Transaction::begin((*c)->db.get());
-    if (!transaction) return transaction.error();
-    if (Result<void> ok = body(**c); !ok) return ok;
-    return transaction->commit();
-  }
+/// An entry ready to be written: compressed before the write lock is taken.
+struct Ready {
+  Entry entry;  ///< without bytes
+  Encoded encoded;
 };
+
+Ready make_ready(const Entry& entry, std::int64_t now) {
+  Ready ready{entry, encode(entry.bytes)};
+  ready.entry.bytes.clear();
+  if (ready.entry.created == 0) ready.entry.created = now;
+  if (ready.entry.used == 0) ready.entry.used = ready.entry.created;
+  return ready;
+}
+
+Result<void> add_counters(Connection& c, const std::map<std::string, double>& counters) {
+  if (counters.empty()) return {};
+  Result<Statement> add = Statement::prepare(
+      c.db.get(), "INSERT INTO counters VALUES(?1, ?2) ON CONFLICT(name) DO UPDATE SET value = value + excluded.value");
+  if (!add) return add.error();
+  for (const auto& [name, value] : counters) {
+    if (auto ok = add->bind(1, name).bind(2, value).run(); !ok) return ok;
+  }
+  return {};
+}
+
+Result<void> remember_toolchains(Connection& c, const std::map<std::string, std::string>& toolchains) {
+  if (toolchains.empty()) return {};
+  Result<Statement> set = Statement::prepare(c.db.get(), "INSERT OR REPLACE INTO toolchains VALUES(?1, ?2, ?3)");
+  if (!set) return set.error();
+  for (const auto& [library, toolchain] : toolchains) {
+    const std::string digest = toolchain_digest(library, toolchain);
+    if (auto ok = set->bind(1, library).bind(2, toolchain).bind(3, digest).run(); !ok) return ok;
+  }
+  return {};
+}
+
+}  // namespace
 
 Store::Store(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 const std::string& Store::path() const { return impl_->path; }
 
-Result<Store> Store::open(const std::string& path) {
+Result<Store> Store::open(const std::string& path, StoreOptions options) {
   if (path.empty()) return Error{ErrorCode::cache, "The cache needs the name of a file; an empty one was given."};
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (!folder.empty()) {
-    std::error_code error;
+  std::error_code error;
+  if (options.access == Access::read_write && !folder.empty()) {
     std::filesystem::create_directories(folder, error);
     if (error) {
       return Error{ErrorCode::cache, fmt::format("The folder of the cache {} cannot be made: {}.", path, error.message())};
     }
   }
-  auto impl = std::make_shared<Impl>();
-  impl->path = path;
-  if (const Result<Connection*> connection = impl->connection(); !connection) return connection.error();
+  auto impl = std::make_shared<Impl>(path, std::move(options));
+  if (auto opened = impl->run([](Connection&) -> Result<void> { return {}; }); !opened) return opened.error();
   return Store(std::move(impl));
 }
 
 Result<Store> Store::in_memory() { return open(":memory:"); }
 
+bool Store::writable() const {
+  const Result<bool> answer = impl_->run([](Connection& c) -> Result<bool> { return c.writable; });
+  return answer && *answer;
+}
+
 Result<std::optional<Entry>> Store::get(const std::string& key) const {
-  const Result<Connection*> c = impl_->connection();
-  if (!c) return c.error();
-  const std::scoped_lock lock((*c)->mutex);
-  return (*c)->read(key);
+  Result<std::optional<Row>> row = impl_->run([&](Connection& c) { return c.read(key); });
+  if (!row) return row.error();
+  if (!*row) return std::optional<Entry>{};
+  return entry_of(**std::move(row));
 }
 
 Result<std::optional<Entry>> Store::newest(const std::string& source_key) const {
-  std::vector<std::pair<std::array<int, 3>, std::string>> found;
-  {
-    const Result<Connection*> c = impl_->connection();
-    if (!c) return c.error();
-    const std::scoped_lock lock((*c)->mutex);
-    Statement& rows = (*c)->newest;
-    const ResetAtEnd reset_at_end(rows);
-    rows.bind(1, source_key);
+  using Found = std::vector<std::pair<std::array<int, 3>, std::string>>;
+  Result<Found> found = impl_->run([&](Connection& c) -> Result<Found> {
+    const ResetAtEnd reset_at_end(c.newest);
+    c.newest.bind(1, source_key);
+    Found keys;
     for (;;) {
-      const Result<bool> row = rows.step();
+      const Result<bool> row = c.newest.step();
       if (!row) return row.error();
-      if (!*row) break;
-      found.emplace_back(version_of(rows.text(1)), rows.text(0));
+      if (!*row) return keys;
+      keys.emplace_back(version_of(c.newest.text(1)), c.newest.text(0));
     }
-  }
-  std::sort(found.rbegin(), found.rend());
-  for (const auto& [version, key] : found) {
+  });
+  if (!found) return found.error();
+  std::sort(found->rbegin(), found->rend());
+  for (const auto& [version, key] : *found) {
     Result<std::optional<Entry>> entry = get(key);
     if (!entry || (*entry && (*entry)->source_key == source_key)) return entry;
   }
   return std::optional<Entry>{};
 }
 
-Result<void> Store::put(const Entry& entry) {
-  if (entry.key.empty() || entry.bytes.empty()) return Error{ErrorCode::invalid_argument, "A cache entry needs a key and bytes."};
-  if (entry.sha256 != sha256_hex(entry.bytes)) {
-    return Error{ErrorCode::invalid_argument, fmt::format("The SHA-256 of cache entry {} is not of its bytes.", entry.key)};
+Result<void> Store::put(const Entry& entry) { return apply({.entries = std::span(&entry, 1)}); }
+
+Result<void> Store::apply(const Changes& changes) {
+  const std::int64_t now = now_seconds();
+  std::vector<Ready> ready;
+  for (const Entry& entry : changes.entries) {
+    if (auto ok = check(entry); !ok) return ok;
+    // Most often it is there already, stored by another process meanwhile.
+    if (const Result<bool> held = impl_->run([&](Connection& c) { return c.holds(entry.key); }); held && *held) continue;
+    ready.push_back(make_ready(entry, now));
   }
-  // Most often it is there already, stored by another process meanwhile: then nothing is written, nor is the write lock taken.
-  if (const Result<std::optional<Entry>> existing = get(entry.key); existing && *existing) return {};
+  if (ready.empty() && changes.used.empty() && changes.counters.empty() && changes.toolchains.empty()) return {};
   return impl_->change([&](Connection& c) -> Result<void> {
-    const Result<std::optional<Entry>> existing = c.read(entry.key);
-    if (existing && *existing) return {};
-    if (auto ok = c.remove(entry.key); !ok) return ok;
-    return c.write(entry);
+    for (const Ready& r : ready) {
+      const Result<bool> held = c.holds(r.entry.key);
+      if (held && *held) continue;
+      if (auto ok = c.remove(r.entry.key); !ok) return ok;
+      if (auto ok = c.write(r.entry, r.encoded); !ok) return ok;
+    }
+    for (const std::string& key : changes.used) {
+      if (auto ok = c.touch.bind(1, key).bind(2, now).run(); !ok) return ok;
+    }
+    if (auto ok = add_counters(c, changes.counters); !ok) return ok;
+    if (auto ok = remember_toolchains(c, changes.toolchains); !ok) return ok;
+    if (ready.empty()) return {};
+    return evict(c, impl_->options.limit_bytes);
   });
 }
 
@@ -145,18 +174,55 @@ Result<void> Store::erase(const std::string& key) {
 }
 
 Result<std::vector<Entry>> Store::list() const {
-  const Result<Connection*> c = impl_->connection();
-  if (!c) return c.error();
-  const std::scoped_lock lock((*c)->mutex);
-  Statement& rows = (*c)->list;
-  const ResetAtEnd reset_at_end(rows);
-  std::vector<Entry> entries;
-  for (;;) {
-    const Result<bool> row = rows.step();
-    if (!row) return row.error();
-    if (!*row) return entries;
-    if (std::optional<Entry> entry = entry_of(rows)) entries.push_back(*std::move(entry));
-  }
+  return impl_->run([](Connection& c) -> Result<std::vector<Entry>> {
+    const ResetAtEnd reset_at_end(c.list);
+    std::vector<Entry> entries;
+    for (;;) {
+      const Result<bool> row = c.list.step();
+      if (!row) return row.error();
+      if (!*row) return entries;
+      if (std::optional<Entry> entry = metadata_of(c.list)) entries.push_back(*std::move(entry));
+    }
+  });
+}
+
+Result<std::map<std::string, std::string>> Store::toolchains() const {
+  using Found = std::map<std::string, std::string>;
+  return impl_->run([](Connection& c) -> Result<Found> {
+    if (c.schema < 2) return Found{};
+    Result<Statement> rows = Statement::prepare(c.db.get(), "SELECT library, toolchain, digest FROM toolchains");
+    if (!rows) return rows.error();
+    Found found;
+    for (;;) {
+      const Result<bool> row = rows->step();
+      if (!row) return row.error();
+      if (!*row) return found;
+      if (rows->text(2) == toolchain_digest(rows->text(0), rows->text(1))) found.emplace(rows->text(0), rows->text(1));
+    }
+  });
+}
+
+Result<std::optional<std::string>> Store::toolchain_of(const std::string& library) const {
+  Result<std::map<std::string, std::string>> all = toolchains();  // a handful
+  if (!all) return all.error();
+  const auto it = all->find(library);
+  return it == all->end() ? std::nullopt : std::optional(it->second);
+}
+
+Result<std::map<std::string, double>> Store::counters() const {
+  using Found = std::map<std::string, double>;
+  return impl_->run([](Connection& c) -> Result<Found> {
+    if (c.schema < 2) return Found{};
+    Result<Statement> rows = Statement::prepare(c.db.get(), "SELECT name, value FROM counters");
+    if (!rows) return rows.error();
+    Found found;
+    for (;;) {
+      const Result<bool> row = rows->step();
+      if (!row) return row.error();
+      if (!*row) return found;
+      found.emplace(rows->text(0), rows->real(1));
+    }
+  });
 }
 
 std::string sqlite_version() { return sqlite3_libversion(); }

@@ -46,6 +46,7 @@ Json to_json(const KernelReport& kernel) {
   return {{"name", kernel.name},
           {"key", kernel.key},
           {"cache", kernel.cache_hit ? "hit" : "miss"},
+          {"cache_layer", kernel.cache_layer},
           {"arch", kernel.arch},
           {"launch_registers", kernel.launch_registers},
           {"spill_bytes", kernel.spill_bytes},

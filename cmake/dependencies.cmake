@@ -12,7 +12,7 @@ if(BUILD_TESTING)
 endif()
 find_package(Threads REQUIRED)
 
-# SQLite, zlib and zstd are linked statically where the archive is installed: libordo then needs nothing but the C and C++
+# SQLite, zlib and zstd (LLVM's, and the cache's own for cubins) are linked statically where the archive is installed: libordo then needs nothing but the C and C++
 # runtimes, and SQLite's version is the one it was tested with.
 find_library(SQLite3_LIBRARY NAMES libsqlite3.a sqlite3)
 find_package(SQLite3 3.40 REQUIRED)

@@ -232,6 +232,10 @@ Result<void> AttentionBackwardKernel::launch(const AttentionBackward& problem, c
         ErrorCode::invalid_argument,
         fmt::format("the workspace has {} bytes; this problem needs {} (see workspace_bytes())", workspace_bytes, needed)};
   const auto loaded = impl_->kernels.load(stream);
+  if (!loaded && loaded.error().code == ErrorCode::not_prepared) {
+    return Error{ErrorCode::not_prepared,
+                 fmt::format("{} It was '{}', by plan '{}'.", loaded.error().message, to_text(problem), to_text(plan))};
+  }
   if (!loaded) return loaded.error();
   const LoadedKernels& kernels = **loaded;
   const auto function = [&](std::string_view name) {

@@ -63,7 +63,7 @@ std::vector<std::string> Compiler::flags(const std::string& arch) {
   };
 }
 
-Result<Cubin> Compiler::compile(const KernelSource& source, bool allow_spills) const {
+Result<Cubin> Compiler::compile(const KernelSource& source, bool allow_spills, const std::function<bool()>& stop) const {
   const Nvrtc& nvrtc = *impl_->nvrtc;
   if (Result<void> known = check_arch(nvrtc, source.arch); !known) return known.error();
   const std::string what = fmt::format("kernel '{}' ({}, {}, {})", source.name, source.entry, source.arch, nvrtc.version.text());
@@ -74,9 +74,10 @@ Result<Cubin> Compiler::compile(const KernelSource& source, bool allow_spills) c
   if (nvrtc.at_least(12, 9)) all_flags.emplace_back("--no-cache");
 
   const auto start = std::chrono::steady_clock::now();
-  NvrtcOutput output = run_nvrtc(nvrtc, source.text, all_flags);
+  NvrtcOutput output = run_nvrtc(nvrtc, source.text, all_flags, stop);
   Cubin cubin;
   cubin.compile_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  if (output.cancelled) return Error{ErrorCode::cancelled, fmt::format("The compile of {} was cancelled by the caller.", what)};
   if (output.result == NVRTC_ERROR_BUILTIN_OPERATION_FAILURE) {
     return Error{ErrorCode::toolchain,
                  fmt::format("{} cannot be compiled: NVRTC's builtins library {} is missing or damaged.\n{}", what,

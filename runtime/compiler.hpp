@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,8 +51,10 @@ class ORDO_API Compiler {
 
   /// Compiles. A spill, or a warning of ptxas that setmaxnreg is ignored or wgmma serialised (C7508, C7510, C7511 and their kin)
   /// is an error unless `allow_spills`: then they are reported in the Cubin. Errors: toolchain (an architecture NVRTC does not
-  /// know, builtins gone), compile (the log's first errors), bad_cubin.
-  [[nodiscard]] Result<Cubin> compile(const KernelSource& source, bool allow_spills = false) const;
+  /// know, builtins gone), compile (the log's first errors), bad_cubin, cancelled: `stop`, which is asked again and again (by
+  /// NVRTC of CUDA 13.0 and later; before that only at the start), said true.
+  [[nodiscard]] Result<Cubin> compile(const KernelSource& source, bool allow_spills = false,
+                                      const std::function<bool()>& stop = {}) const;
 
   struct Impl;
 

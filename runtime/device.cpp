@@ -103,6 +103,12 @@ Result<int> current_device() {
   return static_cast<int>(device);  // a CUdevice is the device's ordinal
 }
 
+bool has_current_context() {
+  const Result<const Driver*> d = driver();
+  CUcontext context = nullptr;
+  return d && (*d)->ctxGetCurrent(&context) == CUDA_SUCCESS && context != nullptr;
+}
+
 Result<Target> target_of_facts(const DeviceFacts& facts) {
   if (facts.cc_major != 9 || facts.cc_minor != 0) {
     return Error{ErrorCode::unsupported,

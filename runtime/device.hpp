@@ -41,6 +41,9 @@ ORDO_API Result<DeviceFacts> device_facts(int device);
 /// The device of the current context if there is one, else device 0. Errors: no_device.
 ORDO_API Result<int> current_device();
 
+/// Whether a CUDA context is current on this thread; no where there is no driver.
+ORDO_API bool has_current_context();
+
 /// The Target of a device: the named one where name and SM count agree with it, else "sm_90a:SMS".
 /// Errors: no_device; unsupported when the device is not of compute capability 9.0.
 ORDO_API Result<Target> target_of_device(int device);

@@ -1,16 +1,24 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
 #include <exception>
-#include <future>
-#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <vector>
 
 #include "ordo/ordo.hpp"
 #include "runtime/device.hpp"
 #include "runtime/kernel_builder.hpp"
 #include "runtime/kernel_impl.hpp"
+#include "runtime/listed_plans.hpp"
+#include "runtime/manifest.hpp"
+#include "runtime/module_registry.hpp"
 #include "runtime/plan_lock.hpp"
+#include "runtime/prepared_plans.hpp"
 
 namespace ordo {
 
@@ -21,6 +29,12 @@ TensorView contiguous(void* data, std::int64_t seqlen, std::int64_t heads, std::
 AttentionBackwardKernel::AttentionBackwardKernel(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 const Plan& AttentionBackwardKernel::plan() const { return impl_->plan; }
 const std::vector<KernelReport>& AttentionBackwardKernel::reports() const { return impl_->reports; }
+
+Result<void> AttentionBackwardKernel::load(CUstream_st* stream) const {
+  const Result<const LoadedKernels*> loaded = impl_->kernels.load(stream);
+  if (!loaded) return loaded.error();
+  return {};
+}
 
 namespace {
 
@@ -35,69 +49,142 @@ Result<Target> choose_target(const EngineOptions& options) {
   return parse_target("h200");
 }
 
+Error sealed_error(const std::string& what, const std::string& plan) {
+  return {
+      ErrorCode::not_prepared,
+      fmt::format(
+          "The engine is sealed, and {} was not prepared before. Add it to the list that prepare() is given (ORDO_MANIFEST=FILE "
+          "records what a run asks for). Its plan: {}",
+          what, plan)};
+}
+
 }  // namespace
 
 struct Engine::Impl {
-  using Prepared = Result<std::shared_ptr<AttentionBackwardKernel::Impl>>;
-
   Target target;
   EngineOptions options;
   std::optional<PlanLock> pinned;
   KernelBuilder builder;
-  std::mutex mutex;
-  /// By the plan's text. A future, so that of several threads that ask for one plan the first builds it and the others wait.
-  std::map<std::string, std::shared_future<Prepared>> prepared;
+  Manifest manifest;
+  std::shared_ptr<ModuleRegistry> modules = std::make_shared<ModuleRegistry>();
+  PreparedPlans plans;
+  std::atomic<bool> sealed{false};
 
   Impl(Target chosen, EngineOptions made_with, std::optional<PlanLock> plan_lock)
       : target(std::move(chosen)),
         options(std::move(made_with)),
         pinned(std::move(plan_lock)),
-        builder({options.cache_path, options.memory_cache_only, options.warn}) {}
+        builder({.cache_path = options.cache_path,
+                 .memory_cache_only = options.memory_cache_only,
+                 .warn = options.warn,
+                 .cache_layers = options.cache_layers,
+                 .cache_limit_bytes = options.cache_limit_bytes,
+                 .compile_jobs = options.compile_jobs}),
+        manifest(options.manifest_path, options.warn),
+        plans(options.max_plans) {}
 
-  Prepared build(const Plan& plan, const std::string& text) {
+  Prepared build(const Plan& plan, const std::string& text, const std::function<bool()>& cancelled) {
     Result<std::vector<KernelSource>> sources = generate(plan, target);
     if (!sources) return sources.error();
-    Result<std::vector<BuiltKernel>> built = builder.build(*sources, text);
+    Result<std::vector<BuiltKernel>> built = builder.build(*sources, text, cancelled);
     if (!built) return built.error();
     std::vector<KernelReport> reports;
     std::vector<KernelImage> images;
     for (std::size_t i = 0; i < sources->size(); ++i) {
       KernelSource& source = (*sources)[i];
       const int cluster = source.name == "main" ? plan.cluster : 1;
-      images.push_back(
-          {source.name, source.entry, source.arch, source.threads, source.shared_bytes, cluster, std::move((*built)[i].cubin)});
+      images.push_back({source.name, source.entry, source.arch, source.threads, source.shared_bytes, cluster,
+                        std::move((*built)[i].cubin), (*built)[i].report.cubin_sha256});
       reports.push_back(std::move((*built)[i].report));
     }
     return std::make_shared<AttentionBackwardKernel::Impl>(
-        AttentionBackwardKernel::Impl{plan, std::move(reports), KernelSet(std::move(images))});
+        AttentionBackwardKernel::Impl{plan, std::move(reports), KernelSet(std::move(images), nullptr, modules)});
   }
 
-  Prepared prepare(const Plan& plan) {
+  /// `what` names what was asked in the error of a sealed engine.
+  Prepared prepare(const Plan& plan, const std::string& what, const std::function<bool()>& cancelled = {}) {
+    if (Result<void> valid = plan.validate(); !valid) return valid.error();
+    if (pinned)
+      if (Result<void> listed = pinned->check(plan); !listed) return listed.error();
     const std::string text = to_text(plan);
-    std::promise<Prepared> promise;
-    std::shared_future<Prepared> shared;
-    {
-      const std::scoped_lock lock(mutex);
-      const auto [it, first] = prepared.try_emplace(text);
-      if (first)
-        it->second = promise.get_future().share();
-      else
-        shared = it->second;
+    if (sealed) {
+      std::optional<Prepared> found = plans.find(text);
+      return found ? *std::move(found) : Prepared(sealed_error(what, text));
     }
-    if (shared.valid()) return shared.get();
+    manifest.record(plan);
+    return plans.get(text, [&]() -> Prepared {
+      try {
+        return build(plan, text, cancelled);
+      } catch (const std::exception& exception) {  // out of memory, most likely; whoever waits must not wait for ever
+        return Error{ErrorCode::internal, fmt::format("Preparing '{}' failed: {}.", text, exception.what())};
+      }
+    });
+  }
+};
 
-    Prepared result = Error{ErrorCode::internal, "unset"};
-    try {
-      result = build(plan, text);
-    } catch (const std::exception& exception) {  // out of memory, most likely; whoever waits must not wait for ever
-      result = Error{ErrorCode::internal, fmt::format("Preparing '{}' failed: {}.", text, exception.what())};
+/// One call of prepare(list).
+struct PrepareList {
+  Engine::Impl& engine;
+  const std::vector<Plan>& plans;
+  const PrepareOptions& options;
+  bool has_context;
+
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex = {};  // of what follows
+  std::size_t done = 0;
+  PrepareReport report = {};
+  std::set<std::string> kernels = {}, compiled = {};
+  std::optional<Error> failure = {};
+
+  void one(const Plan& plan) {
+    Prepared kernel = engine.prepare(plan, fmt::format("plan '{}'", to_text(plan)), options.cancelled);
+    std::optional<Error> problem;
+    if (!kernel) problem = kernel.error();
+    bool loaded = false;
+    if (kernel && has_context) {
+      const Result<const LoadedKernels*> in_context = (*kernel)->kernels.load(nullptr);
+      loaded = in_context.ok();
+      if (!in_context) problem = in_context.error();
     }
-    if (!result) {  // not remembered: the next call tries again
-      const std::scoped_lock lock(mutex);
-      prepared.erase(text);
+    const std::scoped_lock lock(mutex);
+    if (problem && !failure) failure = std::move(problem);
+    if (kernel) {
+      for (const KernelReport& kernel_report : (*kernel)->reports) {
+        kernels.insert(kernel_report.key);
+        if (!kernel_report.cache_hit) compiled.insert(kernel_report.key);
+      }
     }
-    promise.set_value(result);
-    return result;
+    report.loaded += loaded ? 1 : 0;
+    ++done;
+    if (options.progress && !failure) options.progress(done, plans.size());
+  }
+
+  bool stopped() {
+    const std::scoped_lock lock(mutex);
+    return failure.has_value();
+  }
+
+  Result<PrepareReport> run() {
+    const auto work = [&] {
+      for (std::size_t i = next++; i < plans.size() && !stopped(); i = next++) one(plans[i]);
+    };
+    // A context is current on this thread alone: then it does all, and loads as it goes.
+    const int threads = has_context ? 1 : options.threads > 0 ? options.threads : engine.builder.jobs();
+    std::vector<std::thread> helpers;
+    for (std::size_t t = 1; t < std::min(static_cast<std::size_t>(threads), plans.size()); ++t) {
+      try {
+        helpers.emplace_back(work);
+      } catch (const std::system_error&) {  // no more threads to be had: those that are do it all
+        break;
+      }
+    }
+    work();
+    for (std::thread& helper : helpers) helper.join();
+    if (failure) return *failure;
+    report.plans = plans.size();
+    report.kernels = kernels.size();
+    report.compiled = compiled.size();
+    return report;
   }
 };
 
@@ -123,12 +210,30 @@ Result<PlanChoice> Engine::plan(const AttentionBackward& problem, const PlanRequ
 }
 
 Result<AttentionBackwardKernel> Engine::prepare(const Plan& plan) {
-  if (Result<void> valid = plan.validate(); !valid) return valid.error();
-  if (impl_->pinned)
-    if (Result<void> listed = impl_->pinned->check(plan); !listed) return listed.error();
-  Impl::Prepared kernel = impl_->prepare(plan);
+  Prepared kernel = impl_->prepare(plan, "this plan");
   if (!kernel) return kernel.error();
   return AttentionBackwardKernel(*std::move(kernel));
 }
+
+Result<AttentionBackwardKernel> Engine::prepare(const AttentionBackward& problem, const PlanRequest& request) {
+  const Result<PlanChoice> choice = plan(problem, request);
+  if (!choice) return choice.error();
+  Prepared kernel = impl_->prepare(choice->plan, fmt::format("'{}'", to_text(problem)));
+  if (!kernel) return kernel.error();
+  return AttentionBackwardKernel(*std::move(kernel));
+}
+
+Result<PrepareReport> Engine::prepare(const ShapeList& list, const PrepareOptions& options) {
+  const Result<std::vector<Plan>> plans =
+      plans_of(list, [this](const AttentionBackward& p, const PlanRequest& r) { return plan(p, r); });
+  if (!plans) return plans.error();
+  return PrepareList{*impl_, *plans, options, has_current_context()}.run();
+}
+
+void Engine::seal() { impl_->sealed = true; }
+
+bool Engine::sealed() const { return impl_->sealed; }
+
+CacheCounters Engine::counters() const { return impl_->builder.counters(); }
 
 }  // namespace ordo

@@ -1,25 +1,38 @@
 #include "runtime/kernel_builder.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <filesystem>
+#include <map>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <system_error>
 #include <thread>
+#include <utility>
 
-#include "cache/store.hpp"
+#include "cache/layers.hpp"
+#include "cache/single_flight.hpp"
+#include "codegen/generate/template_hash.hpp"
+#include "codegen/hash/sha256.hpp"
 #include "runtime/arch.hpp"
 #include "runtime/compiler.hpp"
+#include "runtime/counting.hpp"
 #include "runtime/cubin.hpp"
+#include "runtime/toolchain.hpp"
 
 namespace ordo {
 namespace {
 
-constexpr std::size_t compile_threads = 2;  // a compile takes one core and a few hundred MB
+constexpr std::int64_t seconds_a_day = 86400;
+
+std::int64_t now_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 Result<CubinKernel> find_kernel(const cache::Entry& entry, const KernelSource& source) {
   const auto unusable = [](const std::string& why) { return Error{ErrorCode::bad_cubin, why}; };
@@ -33,11 +46,13 @@ Result<CubinKernel> find_kernel(const cache::Entry& entry, const KernelSource& s
   return *kernel;
 }
 
-BuiltKernel built(const KernelSource& source, cache::Entry entry, const CubinKernel& kernel, bool hit) {
+/// `layer` is empty for one that was compiled just now.
+BuiltKernel built(const KernelSource& source, cache::Entry entry, const CubinKernel& kernel, const std::string& layer) {
   KernelReport report;
   report.name = source.name;
   report.key = entry.key;
-  report.cache_hit = hit;
+  report.cache_hit = !layer.empty();
+  report.cache_layer = layer;
   report.arch = source.arch;
   report.launch_registers = kernel.registers;
   report.spill_bytes = entry.spill_bytes;
@@ -48,6 +63,39 @@ BuiltKernel built(const KernelSource& source, cache::Entry entry, const CubinKer
   report.cubin_sha256 = entry.sha256;
   return {std::move(report), std::move(entry.bytes)};
 }
+
+cache::Entry entry_of(const KernelSource& source, const std::string& plan, const std::string& toolchain, const Cubin& cubin) {
+  const std::vector<std::string> flags = Compiler::flags(source.arch);
+  cache::Entry entry;
+  entry.toolchain = toolchain;
+  entry.key = cache::kernel_key(source.text, flags, toolchain, source.arch);
+  entry.source_key = cache::source_key(source.text, flags, source.arch);
+  entry.name = source.name;
+  entry.plan = plan;
+  entry.arch = source.arch;
+  entry.registers = cubin.kernel.registers;
+  entry.stack_bytes = cubin.kernel.stack_bytes;
+  entry.shared_bytes = cubin.kernel.static_shared_bytes + source.shared_bytes;
+  entry.barriers = cubin.kernel.barriers;
+  entry.spill_bytes = cubin.spill_store_bytes + cubin.spill_load_bytes;
+  entry.compile_ms = cubin.compile_ms;
+  entry.entry = source.entry;
+  entry.sha256 = cubin.sha256;
+  entry.templates = template_hash(source);
+  for (const std::string& flag : flags) entry.flags += (entry.flags.empty() ? "" : " ") + flag;
+  entry.bytes = cubin.bytes;
+  return entry;
+}
+
+class Stopwatch {
+ public:
+  [[nodiscard]] double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
 
 /// Calls work(0) ... work(count - 1) on at most `threads` threads, the caller's among them.
 template <class Work>
@@ -72,10 +120,22 @@ void in_parallel(std::size_t count, std::size_t threads, const Work& work) {
 
 struct KernelBuilder::State {
   KernelBuilderOptions options;
-  std::mutex mutex;  // of the three below
-  std::optional<cache::Store> opened_store;
-  std::optional<Compiler> opened_compiler;
+  std::mutex mutex;  // of `warned`
   std::set<std::string> warned;
+  cache::Layers layers;
+  cache::SingleFlight flights;
+  Toolchain toolchain;
+  Counting counting;
+
+  explicit State(KernelBuilderOptions chosen)
+      : options(std::move(chosen)),
+        layers({.path = options.cache_path,
+                .files = options.cache_layers,
+                .memory_only = options.memory_cache_only,
+                .limit_bytes = options.cache_limit_bytes,
+                .warn = [this](const std::string& cause, const std::string& message) { warn(cause, message); }}),
+        flights({.folder = options.lease_folder, .jobs = options.compile_jobs, .timeout = options.lease_timeout}),
+        toolchain(layers) {}
 
   /// Once a cause, and without the lock held: the callback may do as it likes.
   void warn(const std::string& cause, const std::string& message) {
@@ -86,137 +146,189 @@ struct KernelBuilder::State {
     if (options.warn) options.warn(message);
   }
 
-  /// Null only when not even a store in memory can be made.
-  std::optional<cache::Store> store() {
-    std::string warning;
-    std::optional<cache::Store> result;
-    {
-      const std::scoped_lock lock(mutex);
-      if (!opened_store) warning = open_store();
-      result = opened_store;
-    }
-    if (!warning.empty()) warn("cache open", warning);
-    return result;
-  }
-
-  /// What to warn of, or nothing.
-  std::string open_store() {
-    std::string warning;
-    if (!options.memory_cache_only) {
-      const std::optional<std::string> path = options.cache_path.empty() ? cache::default_path() : options.cache_path;
-      if (path) {
-        if (Result<cache::Store> store = cache::Store::open(*path)) {
-          opened_store = *std::move(store);
-          return {};
-        } else {
-          warning = store.error().message + " Compiled kernels are kept in memory only.";
-        }
-      } else {
-        warning =
-            "No place for the kernel cache: none of ORDO_CACHE, XDG_CACHE_HOME and HOME is set. Compiled kernels are kept in "
-            "memory only.";
-      }
-    }
-    if (Result<cache::Store> store = cache::Store::in_memory()) opened_store = *std::move(store);
-    return warning;
-  }
-
-  Result<Compiler> compiler() {
-    const std::scoped_lock lock(mutex);
-    if (opened_compiler) return *opened_compiler;
-    Result<Compiler> compiler = Compiler::open();  // a failure is not remembered: NVRTC may be installed meanwhile
-    if (compiler) opened_compiler = *compiler;
-    return compiler;
-  }
-
-  /// The entry from the cache, if there is a usable one. `toolchain` is empty where there is no NVRTC.
-  std::optional<BuiltKernel> find(cache::Store& store, const KernelSource& source, const std::string& toolchain) {
+  /// The kernel from the cache, if there is a usable one. `by` is empty where there is no NVRTC.
+  std::optional<BuiltKernel> find(const KernelSource& source, const std::string& by, std::vector<std::string>& stale) {
     const std::vector<std::string> flags = Compiler::flags(source.arch);
-    Result<std::optional<cache::Entry>> found = toolchain.empty()
-                                                    ? store.newest(cache::source_key(source.text, flags, source.arch))
-                                                    : store.get(cache::kernel_key(source.text, flags, toolchain, source.arch));
-    if (!found) {
-      warn("cache read", found.error().message + " The kernel is compiled instead.");
-      return std::nullopt;
-    }
-    if (!*found) return std::nullopt;
-    cache::Entry entry = **std::move(found);
-    const Result<CubinKernel> kernel = find_kernel(entry, source);
-    if (kernel) return built(source, std::move(entry), *kernel, true);
-    // Intact, yet no cubin for this source: somebody stored what he should not have.
-    warn("cache entry", fmt::format("Cache {}: entry {} of kernel '{}' is unusable ({}) and is compiled again.", store.path(),
-                                    entry.key, source.name, kernel.error().message));
-    if (const Result<void> erased = store.erase(entry.key); !erased) warn("cache write", erased.error().message);
-    return std::nullopt;
-  }
-
-  Result<BuiltKernel> compile(std::optional<cache::Store>& store, const Compiler& compiler, const KernelSource& source,
-                              const std::string& plan) {
-    Result<Cubin> cubin = compiler.compile(source);
-    if (!cubin) return cubin.error();
-    const std::vector<std::string> flags = Compiler::flags(source.arch);
-    cache::Entry entry;
-    entry.toolchain = compiler.version().text();
-    entry.key = cache::kernel_key(source.text, flags, entry.toolchain, source.arch);
-    entry.source_key = cache::source_key(source.text, flags, source.arch);
-    entry.name = source.name;
-    entry.plan = plan;
-    entry.arch = source.arch;
-    entry.registers = cubin->kernel.registers;
-    entry.stack_bytes = cubin->kernel.stack_bytes;
-    entry.shared_bytes = cubin->kernel.static_shared_bytes + source.shared_bytes;
-    entry.barriers = cubin->kernel.barriers;
-    entry.spill_bytes = cubin->spill_store_bytes + cubin->spill_load_bytes;
-    entry.compile_ms = cubin->compile_ms;
-    entry.entry = source.entry;
-    entry.sha256 = cubin->sha256;
-    entry.bytes = std::move(cubin->bytes);
-    if (store) {
-      if (const Result<void> stored = store->put(entry); !stored) {
-        warn("cache write", stored.error().message + " Compiled kernels are kept in memory only.");
-      }
-    }
-    return built(source, std::move(entry), cubin->kernel, false);
+    CubinKernel kernel;
+    const cache::Layers::Check check = [&](const cache::Entry& entry) -> Result<void> {
+      Result<CubinKernel> found = find_kernel(entry, source);
+      if (!found) return found.error();
+      kernel = *std::move(found);
+      return {};
+    };
+    std::optional<cache::Layers::Found> found = by.empty()
+                                                    ? layers.newest(cache::source_key(source.text, flags, source.arch), check)
+                                                    : layers.find(cache::kernel_key(source.text, flags, by, source.arch), check);
+    if (!found) return std::nullopt;
+    if (found->layer == "local" && found->entry.used < now_seconds() - seconds_a_day) stale.push_back(found->entry.key);
+    return built(source, std::move(found->entry), kernel, found->layer);
   }
 };
 
-KernelBuilder::KernelBuilder(KernelBuilderOptions options) : state_(std::make_shared<State>()) {
-  state_->options = std::move(options);
-}
+/// One call of build().
+struct Build {
+  KernelBuilder::State& state;
+  const std::vector<KernelSource>& sources;
+  const std::string& plan;
+  const std::function<bool()>& cancelled;
 
-Result<std::vector<BuiltKernel>> KernelBuilder::build(const std::vector<KernelSource>& sources, const std::string& plan) {
-  std::optional<cache::Store> store = state_->store();
-  const Result<Compiler> compiler = state_->compiler();
-  std::vector<std::optional<Result<BuiltKernel>>> results(sources.size());
-  std::vector<std::size_t> missing;
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    std::optional<BuiltKernel> found;
-    if (store) found = state_->find(*store, sources[i], compiler ? compiler->version().text() : "");
-    if (found) {
-      results[i] = *std::move(found);
-    } else if (compiler) {
-      missing.push_back(i);
+  std::vector<std::optional<Result<BuiltKernel>>> results = std::vector<std::optional<Result<BuiltKernel>>>(sources.size());
+  std::vector<std::string> stale = {};  ///< keys whose stamp is a day old
+
+  /// Looks every source up that has no result yet. Returns those that are missing.
+  std::vector<std::size_t> look_up(const std::string& by) {
+    std::vector<std::size_t> missing;
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      if (results[i]) continue;
+      if (std::optional<BuiltKernel> found = state.find(sources[i], by, stale))
+        results[i] = *std::move(found);
+      else
+        missing.push_back(i);
+    }
+    return missing;
+  }
+
+  Result<std::vector<BuiltKernel>> run() {
+    std::string by = state.toolchain.text();
+    std::vector<std::size_t> missing = look_up(by);
+    if (!missing.empty()) {
+      const Result<Compiler> compiler = state.toolchain.compiler();
+      if (!compiler) {
+        return Error{compiler.error().code,
+                     fmt::format("Kernel '{}' is not in the cache ({}), and cannot be compiled. {}", sources[missing[0]].name,
+                                 fmt::join(state.layers.paths(), ", "), compiler.error().message)};
+      }
+      if (compiler->version().text() != by) {  // another NVRTC than it was taken for: then what was found is another's too
+        by = compiler->version().text();
+        std::fill(results.begin(), results.end(), std::nullopt);
+        stale.clear();
+        missing = look_up(by);
+      }
+      for (const auto& result : results) {
+        if (result) state.counting.hit((**result).report.cache_layer);
+      }
+      if (!missing.empty()) compile(*compiler, missing);
     } else {
-      return Error{compiler.error().code, fmt::format("Kernel '{}' is not in the cache {}, and cannot be compiled. {}",
-                                                      sources[i].name, store ? store->path() : "", compiler.error().message)};
+      for (const auto& result : results) state.counting.hit((**result).report.cache_layer);
     }
+    if (!stale.empty()) {
+      state.layers.apply({.used = stale, .counters = state.counting.take(), .toolchains = state.toolchain.take()});
+    }
+    std::vector<BuiltKernel> kernels;
+    for (std::optional<Result<BuiltKernel>>& result : results) {
+      if (!*result) return result->error();
+      kernels.push_back(**std::move(result));
+    }
+    return kernels;
   }
-  in_parallel(missing.size(), compile_threads, [&](std::size_t i) {
-    const KernelSource& source = sources[missing[i]];
-    try {  // an exception must not leave a thread
-      results[missing[i]] = state_->compile(store, *compiler, source, plan);
-    } catch (const std::exception& exception) {
-      results[missing[i]] =
-          Error{ErrorCode::internal, fmt::format("Compiling kernel '{}' failed: {}.", source.name, exception.what())};
-    }
-  });
 
-  std::vector<BuiltKernel> kernels;
-  for (std::optional<Result<BuiltKernel>>& result : results) {
-    if (!*result) return result->error();
-    kernels.push_back(**std::move(result));
+  /// Gives every source of `missing` its result.
+  void compile(const Compiler& compiler, const std::vector<std::size_t>& missing) {
+    state.counting.missed(missing.size());
+    const std::string by = compiler.version().text();
+    // Who would see what this builder stores, and so may wait for it: all who use the file; without one, its own threads.
+    std::error_code ignored;
+    const std::string audience = state.layers.shares() ? std::filesystem::weakly_canonical(state.layers.path(), ignored).string()
+                                                       : fmt::format("{} {}", getpid(), static_cast<const void*>(&state));
+    std::map<std::string, std::size_t> by_lease;  // the same kernel twice in one list is compiled once
+    std::vector<std::string> leases;
+    for (const std::size_t i : missing) {
+      const std::vector<std::string> flags = Compiler::flags(sources[i].arch);
+      std::string lease = sha256_hex(audience + ' ' + cache::kernel_key(sources[i].text, flags, by, sources[i].arch));
+      if (by_lease.emplace(lease, i).second) leases.push_back(std::move(lease));
+    }
+    cache::Wait wait;
+    wait.cancelled = cancelled;
+    wait.done = [&](const std::string& lease) {
+      const std::size_t i = by_lease.at(lease);
+      std::optional<BuiltKernel> found = state.find(sources[i], by, stale);
+      if (!found) return false;
+      results[i] = *std::move(found);
+      state.counting.shared();
+      return true;
+    };
+    wait.waiting = [&](const std::string& whom) {
+      state.warn("cache wait", fmt::format("Waiting for {}, which compiles a kernel of plan '{}'.", whom, plan));
+    };
+    const Stopwatch acquiring;
+    const Result<cache::Flight> flight = state.flights.acquire(std::move(leases), wait);
+    state.counting.waited(acquiring.seconds());
+    if (!flight) {
+      for (const std::size_t i : missing) {
+        if (!results[i]) results[i] = flight.error();
+      }
+      return;
+    }
+    std::vector<std::size_t> mine;
+    for (const std::string& lease : flight->keys()) mine.push_back(by_lease.at(lease));
+    std::vector<std::optional<cache::Entry>> entries(mine.size());
+    in_parallel(mine.size(), static_cast<std::size_t>(state.flights.jobs()), [&](std::size_t m) {
+      try {  // an exception must not leave a thread
+        results[mine[m]] = compile_one(compiler, sources[mine[m]], *flight, wait, entries[m]);
+      } catch (const std::exception& exception) {
+        results[mine[m]] =
+            Error{ErrorCode::internal, fmt::format("Compiling kernel '{}' failed: {}.", sources[mine[m]].name, exception.what())};
+      }
+    });
+    store(entries);
+    for (const std::size_t i : missing) {  // the second of two that are the same
+      if (!results[i]) results[i] = results[same_as(i, mine)];
+    }
   }
-  return kernels;
+
+  /// The source among `candidates` that is the same kernel as source `i`.
+  [[nodiscard]] std::size_t same_as(std::size_t i, const std::vector<std::size_t>& candidates) const {
+    const auto same = [&](std::size_t other) {
+      return sources[other].text == sources[i].text && sources[other].arch == sources[i].arch;
+    };
+    const auto it = std::find_if(candidates.begin(), candidates.end(), same);
+    if (it != candidates.end()) return *it;
+    for (std::size_t other = 0; other < sources.size(); ++other) {
+      if (results[other] && same(other)) return other;
+    }
+    return i;
+  }
+
+  Result<BuiltKernel> compile_one(const Compiler& compiler, const KernelSource& source, const cache::Flight& flight,
+                                  const cache::Wait& wait, std::optional<cache::Entry>& stored) {
+    const Stopwatch queueing;
+    const Result<cache::Turn> turn = state.flights.turn(flight, wait);
+    state.counting.waited(queueing.seconds());
+    if (!turn) return turn.error();
+    const auto stop = [&] {
+      flight.renew();
+      turn->renew();
+      return cancelled && cancelled();
+    };
+    Result<Cubin> cubin = compiler.compile(source, false, stop);
+    state.counting.compiled(cubin.ok(), cubin ? cubin->compile_ms / 1000 : 0);
+    if (!cubin) return cubin.error();
+    stored = entry_of(source, plan, compiler.version().text(), *cubin);
+    return built(source, *stored, cubin->kernel, "");
+  }
+
+  /// What compiled, in one transaction.
+  void store(std::vector<std::optional<cache::Entry>>& entries) {
+    std::vector<cache::Entry> whole;
+    for (std::optional<cache::Entry>& entry : entries) {
+      if (entry) whole.push_back(*std::move(entry));
+    }
+    if (whole.empty()) return;
+    state.layers.apply(
+        {.entries = whole, .used = stale, .counters = state.counting.take(), .toolchains = state.toolchain.take()});
+    stale.clear();
+  }
+};
+
+KernelBuilder::KernelBuilder(KernelBuilderOptions options) : state_(std::make_shared<State>(std::move(options))) {}
+
+Result<std::vector<BuiltKernel>> KernelBuilder::build(const std::vector<KernelSource>& sources, const std::string& plan,
+                                                      const std::function<bool()>& cancelled) {
+  return Build{*state_, sources, plan, cancelled}.run();
 }
+
+CacheCounters KernelBuilder::counters() const { return state_->counting.all(); }
+
+int KernelBuilder::jobs() const { return state_->flights.jobs(); }
 
 }  // namespace ordo

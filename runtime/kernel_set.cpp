@@ -88,7 +88,8 @@ struct KernelSet::State {
   std::vector<KernelImage> images;
   std::atomic<const Driver*> driver_table;  ///< null before the first load
   std::shared_mutex mutex;
-  std::vector<CUlibrary> libraries;  ///< one an image, for all contexts; empty before the first load
+  std::shared_ptr<ModuleRegistry> registry;
+  std::vector<std::shared_ptr<Module>> modules;  ///< one an image, for all contexts; empty before the first load
   std::vector<Loaded> loaded;
 
   const LoadedKernels* find(const Key& key) const {
@@ -96,13 +97,11 @@ struct KernelSet::State {
     return it == loaded.end() ? nullptr : it->kernels.get();
   }
 
-  Result<void> load_libraries(const Driver& d) {
-    while (libraries.size() < images.size()) {
-      const KernelImage& image = images[libraries.size()];
-      CUlibrary library = nullptr;
-      const CUresult result = d.libraryLoadData(&library, image.cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
-      if (auto ok = d.check(result, fmt::format("cuLibraryLoadData of kernel '{}' ({})", image.name, image.arch)); !ok) return ok;
-      libraries.push_back(library);
+  Result<void> load_modules(const Driver& d) {
+    while (modules.size() < images.size()) {
+      Result<std::shared_ptr<Module>> module = registry->load(d, images[modules.size()]);
+      if (!module) return module.error();
+      modules.push_back(*std::move(module));
     }
     return {};
   }
@@ -111,7 +110,7 @@ struct KernelSet::State {
     const KernelImage& image = images[index];
     CUkernel kernel = nullptr;
     LoadedKernel loaded_kernel{image.name, nullptr, 0};
-    if (auto ok = d.check(d.libraryGetKernel(&kernel, libraries[index], image.entry.c_str()),
+    if (auto ok = d.check(d.libraryGetKernel(&kernel, modules[index]->get(), image.entry.c_str()),
                           fmt::format("cuLibraryGetKernel of {}", image.entry));
         !ok) {
       return ok.error();
@@ -141,7 +140,7 @@ struct KernelSet::State {
     for (const KernelImage& image : images) {
       if (auto ok = check_device(d, result->device, image); !ok) return ok.error();
     }
-    if (auto ok = load_libraries(d); !ok) return ok.error();
+    if (auto ok = load_modules(d); !ok) return ok.error();
     for (std::size_t i = 0; i < images.size(); ++i) {
       Result<LoadedKernel> kernel = load_kernel(d, i, *sm_count);
       if (!kernel) return kernel.error();
@@ -152,18 +151,14 @@ struct KernelSet::State {
   }
 };
 
-KernelSet::KernelSet(std::vector<KernelImage> images, const Driver* driver) : state_(std::make_unique<State>()) {
+KernelSet::KernelSet(std::vector<KernelImage> images, const Driver* driver, std::shared_ptr<ModuleRegistry> modules)
+    : state_(std::make_unique<State>()) {
   state_->images = std::move(images);
   state_->driver_table = driver;
+  state_->registry = modules ? std::move(modules) : std::make_shared<ModuleRegistry>();
 }
 KernelSet::KernelSet(KernelSet&&) noexcept = default;
-
-KernelSet::~KernelSet() {
-  if (!state_ || state_->libraries.empty()) return;
-  const Driver& d = *state_->driver_table;
-  for (CUlibrary library : state_->libraries)
-    d.libraryUnload(library);  // fails when the process is ending and the driver is gone: no matter
-}
+KernelSet::~KernelSet() = default;
 
 const std::vector<KernelImage>& KernelSet::images() const { return state_->images; }
 
@@ -189,9 +184,10 @@ Result<const LoadedKernels*> KernelSet::load(CUstream stream) const {
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
   if (auto ok = d.check(d.streamIsCapturing(stream, &capture), "cuStreamIsCapturing"); !ok) return ok.error();
   if (capture != CU_STREAM_CAPTURE_STATUS_NONE) {
-    return Error{ErrorCode::invalid_argument,
-                 "The first launch on a device loads the kernels, which would break the stream capture under way. "
-                 "Launch once outside of the capture first."};
+    return Error{
+        ErrorCode::not_prepared,
+        "The stream captures, and the kernels are not loaded on this device: loading them now would break the capture. Call "
+        "prepare() with this device's context current, or load(), or launch once, before the capture."};
   }
   const std::unique_lock lock(state_->mutex);
   if (const LoadedKernels* found = state_->find(key)) return found;

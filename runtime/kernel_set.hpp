@@ -11,6 +11,7 @@
 
 #include "ordo/error.hpp"
 #include "runtime/driver.hpp"
+#include "runtime/module_registry.hpp"
 
 namespace ordo {
 
@@ -23,6 +24,7 @@ struct KernelImage {
   int shared_bytes = 0;  ///< dynamic, a block
   int cluster = 1;       ///< CTAs a cluster
   std::vector<std::byte> cubin;
+  std::string sha256 = {};  ///< of cubin: images of one cubin share its module; empty: shares with none
 };
 
 /// A kernel in one context, its dynamic shared memory allowed.
@@ -45,19 +47,21 @@ struct LoadedKernels {
 /// Thread-safe. Nothing is loaded, and no driver needed, until the first load().
 class KernelSet {
  public:
-  /// `driver` is for tests; null is the machine's own.
-  explicit KernelSet(std::vector<KernelImage> images, const Driver* driver = nullptr);
+  /// `driver` is for tests; null is the machine's own. `modules` is what other sets share modules through; null: a registry of
+  /// its own.
+  explicit KernelSet(std::vector<KernelImage> images, const Driver* driver = nullptr,
+                     std::shared_ptr<ModuleRegistry> modules = nullptr);
   KernelSet(KernelSet&&) noexcept;
   KernelSet& operator=(KernelSet&&) = delete;
-  /// Unloads. No launch may be in flight, and no graph that holds one may be replayed later.
+  /// Unloads what no other set uses. No launch may be in flight, and no graph that holds one may be replayed later.
   ~KernelSet();
 
   [[nodiscard]] const std::vector<KernelImage>& images() const;
 
   /// The kernels in the current context: loaded at the first call in it, found in well under a microsecond afterwards. They live
   /// as long as the set. `stream` is where they will be launched; loading is refused while it captures, since that would break
-  /// the capture. Errors: no_device (no driver), invalid_argument (no current context; capture), unsupported (a device of another
-  /// architecture, or with too little shared memory), driver.
+  /// the capture. Errors: no_device (no driver), invalid_argument (no current context), not_prepared (capture), unsupported (a
+  /// device of another architecture, or with too little shared memory), driver.
   [[nodiscard]] Result<const LoadedKernels*> load(CUstream stream) const;
 
  private:

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
@@ -38,8 +39,9 @@ std::optional<int> soname_major(std::string_view file) {
   return major;
 }
 
-/// The newest libnvrtc in `folder`; nullopt when there is none.
-std::optional<std::string> newest_in(const fs::path& folder) {
+}  // namespace
+
+std::optional<std::string> newest_nvrtc_in(const std::string& folder) {
   std::optional<std::pair<int, std::string>> newest;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
@@ -51,8 +53,27 @@ std::optional<std::string> newest_in(const fs::path& folder) {
     }
   }
   if (!newest) return std::nullopt;
-  return (folder / newest->second).string();
+  return (fs::path(folder) / newest->second).string();
 }
+
+std::vector<std::string> nvrtc_sonames() {
+  std::vector<std::string> names;
+  for (int major = newest_soname; major >= minimum_major; --major) names.push_back(fmt::format("libnvrtc.so.{}", major));
+  return names;
+}
+
+std::vector<std::string> toolkit_folders(const NvrtcPlaces& places) {
+  std::vector<std::string> folders;
+  for (const std::optional<std::string>& root :
+       {places.cuda_home, places.cuda_path, std::optional<std::string>("/usr/local/cuda")}) {
+    for (const char* folder : {"lib64", "lib", "targets/x86_64-linux/lib"}) {
+      if (root) folders.push_back((fs::path(*root) / folder).string());
+    }
+  }
+  return folders;
+}
+
+namespace {
 
 /// Tries libraries one after another and remembers why each was no good.
 class Search {
@@ -61,15 +82,10 @@ class Search {
   bool try_library(const std::string& name);
   /// The newest library of a folder.
   bool try_folder(const fs::path& folder) {
-    const std::optional<std::string> library = newest_in(folder);
+    const std::optional<std::string> library = newest_nvrtc_in(folder.string());
     if (!library) return reject(folder.string(), "holds no libnvrtc.so.*");
     return try_library(*library);
   }
-  /// The library folders of a CUDA toolkit, or of an unpacked wheel.
-  bool try_toolkit(const fs::path& root) {
-    return try_folder(root / "lib64") || try_folder(root / "lib") || try_folder(root / "targets" / "x86_64-linux" / "lib");
-  }
-
   [[nodiscard]] std::shared_ptr<const Nvrtc> found() const { return found_; }
   [[nodiscard]] Error error() const;
 
@@ -94,6 +110,7 @@ bool load(void* library, const char* name, Function*& function) {
 }
 
 bool load_functions(void* library, Nvrtc& n) {
+  (void)load(library, "nvrtcSetFlowCallback", n.set_flow_callback);
   return load(library, "nvrtcVersion", n.version_of) && load(library, "nvrtcGetErrorString", n.error_string) &&
          load(library, "nvrtcGetNumSupportedArchs", n.arch_count) && load(library, "nvrtcGetSupportedArchs", n.archs_of) &&
          load(library, "nvrtcCreateProgram", n.create) && load(library, "nvrtcDestroyProgram", n.destroy) &&
@@ -209,10 +226,33 @@ Error Search::error() const {
           fmt::format("NVRTC (libnvrtc) was not found, and it is needed to compile kernels. {}\n{}", advice, tried)};
 }
 
+/// NVRTC's flow callback. Once it has said stop it must keep to it, and an exception must not pass through NVRTC.
+struct Stop {
+  const std::function<bool()>& stop;
+  std::atomic<bool> said{false};
+
+  static int callback(void* self, void*) {
+    auto& asked = *static_cast<Stop*>(self);
+    try {
+      if (asked.stop && !asked.said && asked.stop()) asked.said = true;
+    } catch (...) {
+      asked.said = true;
+    }
+    return asked.said ? 1 : 0;
+  }
+};
+
 }  // namespace
 
-NvrtcOutput run_nvrtc(const Nvrtc& nvrtc, const std::string& source, const std::vector<std::string>& flags) {
+NvrtcOutput run_nvrtc(const Nvrtc& nvrtc, const std::string& source, const std::vector<std::string>& flags,
+                      const std::function<bool()>& stop) {
   NvrtcOutput output;
+  Stop asked{stop};
+  if (Stop::callback(&asked, nullptr) != 0) {
+    output.cancelled = true;
+    output.result = NVRTC_ERROR_COMPILATION;
+    return output;
+  }
   nvrtcProgram program = nullptr;
   // The name is constant, so that it cannot reach the cubin through __FILE__.
   output.result = nvrtc.create(&program, source.c_str(), "kernel.cu", 0, nullptr, nullptr);
@@ -221,7 +261,11 @@ NvrtcOutput run_nvrtc(const Nvrtc& nvrtc, const std::string& source, const std::
   std::vector<const char*> arguments;
   arguments.reserve(flags.size());
   for (const std::string& flag : flags) arguments.push_back(flag.c_str());
+  if (stop && nvrtc.set_flow_callback != nullptr) (void)nvrtc.set_flow_callback(program, &Stop::callback, &asked);
   output.result = nvrtc.compile(program, static_cast<int>(arguments.size()), arguments.data());
+
+  output.cancelled = asked.said;
+  if (output.cancelled) output.result = NVRTC_ERROR_COMPILATION;
 
   std::size_t size = 0;
   if (nvrtc.log_size(program, &size) == NVRTC_SUCCESS && size > 1) {
@@ -263,12 +307,11 @@ Result<std::shared_ptr<const Nvrtc>> open_nvrtc(const NvrtcPlaces& places) {
     return failure;
   }
   if (!places.built_with.empty() && search.try_folder(places.built_with)) return search.found();
-  for (int major = newest_soname; major >= minimum_major; --major) {
-    if (search.try_library(fmt::format("libnvrtc.so.{}", major))) return search.found();
+  for (const std::string& soname : nvrtc_sonames()) {
+    if (search.try_library(soname)) return search.found();
   }
-  for (const std::optional<std::string>& root :
-       {places.cuda_home, places.cuda_path, std::optional<std::string>("/usr/local/cuda")}) {
-    if (root && search.try_toolkit(*root)) return search.found();
+  for (const std::string& folder : toolkit_folders(places)) {
+    if (search.try_folder(folder)) return search.found();
   }
   return search.error();
 }

@@ -4,6 +4,7 @@
 
 #include <nvrtc.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,9 @@ struct Nvrtc {
   decltype(&::nvrtcGetPTXSize) ptx_size = nullptr;
   decltype(&::nvrtcGetPTX) ptx = nullptr;
 
+  /// nvrtcSetFlowCallback, from CUDA 13.0 on; null before. Spelled out: older headers lack it.
+  nvrtcResult (*set_flow_callback)(nvrtcProgram, int (*)(void*, void*), void*) = nullptr;
+
   ToolchainVersion version;
   std::vector<int> archs;
 
@@ -40,14 +44,17 @@ struct Nvrtc {
 
 /// What one call of NVRTC's compiler gave.
 struct NvrtcOutput {
+  bool cancelled = false;  ///< by `stop`
   nvrtcResult result = NVRTC_SUCCESS;
   std::string log;
   std::string ptx;
   std::vector<std::byte> cubin;
 };
 
-/// Creates, compiles and destroys one program. Thread-safe. What it made is empty when `result` is not success.
-NvrtcOutput run_nvrtc(const Nvrtc& nvrtc, const std::string& source, const std::vector<std::string>& flags);
+/// Creates, compiles and destroys one program. Thread-safe. What it made is empty when `result` is not success. `stop`, if there
+/// is one, is asked before the compile and, from CUDA 13.0 on, again and again during it; true breaks it off.
+NvrtcOutput run_nvrtc(const Nvrtc& nvrtc, const std::string& source, const std::vector<std::string>& flags,
+                      const std::function<bool()>& stop = {});
 
 /// Where NVRTC may be. Absent members are unset environment variables.
 struct NvrtcPlaces {
@@ -57,6 +64,13 @@ struct NvrtcPlaces {
 
   static NvrtcPlaces from_environment();
 };
+
+/// The newest libnvrtc in a folder; nullopt when there is none.
+std::optional<std::string> newest_nvrtc_in(const std::string& folder);
+/// The names that the loader is asked for, newest first.
+std::vector<std::string> nvrtc_sonames();
+/// The library folders of the toolkits in `places` and in /usr/local/cuda.
+std::vector<std::string> toolkit_folders(const NvrtcPlaces& places);
 
 /// Opens the first usable library (at least 12.8, with its builtins) in the order of Compiler::open. A library that was opened
 /// stays open for the life of the process, and is probed once. Thread-safe.

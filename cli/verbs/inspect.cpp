@@ -1,12 +1,12 @@
 // ordo inspect: what the cache holds.
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <tuple>
 
 #include "cache/store.hpp"
 #include "cli/options.hpp"
 #include "cli/report.hpp"
+#include "cli/stores.hpp"
 #include "cli/verbs/verbs.hpp"
 #include "runtime/compiler.hpp"
 
@@ -39,18 +39,6 @@ std::vector<KernelReport> reports_of(const std::vector<cache::Entry>& entries) {
   reports.reserve(entries.size());
   for (const cache::Entry& entry : entries) reports.push_back(report_of(entry));
   return reports;
-}
-
-// The store, which inspecting must not create.
-Result<cache::Store> open_store(const Options& options) {
-  const std::optional<std::string> path = options.cache.empty() ? cache::default_path() : options.cache;
-  if (!path)
-    return Error{ErrorCode::cache, "there is no cache: none of ORDO_CACHE, XDG_CACHE_HOME and HOME is set, and no --cache"};
-  std::error_code ignored;
-  if (!std::filesystem::exists(*path, ignored)) {
-    return Error{ErrorCode::cache, fmt::format("there is no cache file {} yet; ordo compile makes it", *path)};
-  }
-  return cache::Store::open(*path);
 }
 
 // The kernels of the plan that the options describe, as this machine would take them from the cache.
@@ -116,7 +104,7 @@ Result<int> inspect(const InspectOptions& options) {
     if (!chosen) return chosen.error();
     made = *chosen;
   }
-  auto store = open_store(options);
+  auto store = open_cache(options.cache);
   if (!store) return store.error();
   auto entries = options.list ? store->list() : made ? find_plan(*store, *made) : find_key(*store, options.key);
   if (!entries) return entries.error();

@@ -28,6 +28,10 @@ Verb add_tune(CLI::App& app);
 Verb add_query(CLI::App& app);
 Verb add_tuning_verb(CLI::App& app);
 Verb add_launch(CLI::App& app);
+Verb add_precompile(CLI::App& app);
+Verb add_cache_verb(CLI::App& app);
+Verb add_manifest(CLI::App& app);
+Verb add_explain_miss(CLI::App& app);
 
 // The same verbs for `ordo VERB overlap`: other options, and none of those above.
 Verb add_simulate_overlap(CLI::App& app);

@@ -293,27 +293,34 @@ Result<ShapeList> read_shape_list(const std::string& path) {
   return parse_shape_list(text, path);
 }
 
+namespace {
+
+/// A TOML basic string on one line.
+std::string toml_string(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
+  }
+  return out + '"';
+}
+
+}  // namespace
+
 std::string to_toml(const ShapeList& list) {
   std::string out;
-  if (!list.name.empty()) {
-    std::string quoted;
-    for (const char c : list.name)
-      quoted += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? " "
-                : c == '"' || c == '\\'                           ? std::string{'\\', c}
-                                                                  : std::string{c};
-    out += fmt::format("name = \"{}\"\n", quoted);
-  }
+  if (!list.name.empty()) out += fmt::format("name = {}\n", toml_string(list.name));
   for (const ListedProblem& listed : list.problems) {
     const AttentionBackward& p = listed.problem;
     out += fmt::format(
-        "\n[[{}]]\nbatch = {}\nseqlen_q = {}\nseqlen_k = {}\nheads = {}\nkv_heads = {}\nhead_dim = {}\nmask = \"{}\"\ndtype = "
+        "\n[[{}]]\nbatch = {}\nseqlen_q = {}\nseqlen_k = {}\nheads = {}\nkv_heads = {}\nhead_dim = {}\nmask = {}\ndtype = "
         "\"{}\"\n",
-        kFamily, p.batch, p.seqlen_q, p.seqlen_k, p.heads, p.kv_heads, p.head_dim, to_string(p.mask), to_string(p.dtype));
+        kFamily, p.batch, p.seqlen_q, p.seqlen_k, p.heads, p.kv_heads, p.head_dim, toml_string(to_string(p.mask)), to_string(p.dtype));
     if (listed.request.schedule) out += fmt::format("schedule = \"{}\"\n", to_string(*listed.request.schedule));
     if (listed.request.accumulate) out += fmt::format("accumulate = \"{}\"\n", to_string(*listed.request.accumulate));
     if (listed.request.static_shape) out += "static_shape = true\n";
   }
-  for (const Plan& plan : list.plans) out += fmt::format("\n[[{}]]\ntext = \"{}\"\n", kPlan, to_text(plan));
+  for (const Plan& plan : list.plans) out += fmt::format("\n[[{}]]\ntext = {}\n", kPlan, toml_string(to_text(plan)));
   return out;
 }
 

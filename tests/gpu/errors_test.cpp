@@ -165,11 +165,46 @@ TEST_CASE("a thread without a context, and a first launch inside a capture, are 
   const auto captured = launch();
   const auto ended = d.check(d.streamEndCapture(stream, &graph), "end capture");
   REQUIRE_FALSE(captured);
-  CHECK(captured.error().code == ErrorCode::invalid_argument);
+  CHECK(captured.error().code == ErrorCode::not_prepared);
+  CHECK(captured.error().message.find(to_text(kProblem)) != std::string::npos);
   CHECK(ended.ok());  // the refusal left the capture whole
   if (graph != nullptr) d.graphDestroy(graph);
 
   must(run(problem, 0));  // and the kernel works afterwards
+}
+
+TEST_CASE("a prepared list is loaded: its first launch may be captured, and a sealed engine launches nothing else") {
+  Gpu* device = gpu();
+  if (device == nullptr) return;
+  const Deadline deadline("prepared, sealed, captured", 60);
+  Engine engine = must(Engine::create({.cache_path = {}, .memory_cache_only = true, .warn = {}, .target = device->target()}));
+  ShapeList list;
+  list.problems.push_back({kProblem, {}});
+  const PrepareReport report = must(engine.prepare(list));
+  CHECK(report.plans == 1);
+  CHECK(report.loaded == 1);
+  engine.seal();
+  const auto kernel = must(engine.prepare(kProblem));
+  auto problem = must(GpuProblem::create(device->reference, kProblem, 17, false));
+  auto run = must(Run::create(*device, problem, kernel));
+  must(device->context.synchronize());
+
+  const Driver& d = *device->driver;
+  CUstream stream = device->stream.get();
+  CUgraph graph = nullptr;
+  must(d.check(d.streamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "begin capture"));
+  const auto captured =
+      kernel.launch(kProblem, problem.tensors(), run.workspace().data(), run.workspace().bytes(), device->stream.get());
+  must(d.check(d.streamEndCapture(stream, &graph), "end capture"));
+  CHECK_MESSAGE(captured, captured.error().message);
+  REQUIRE(graph != nullptr);
+  d.graphDestroy(graph);
+
+  AttentionBackward other = kProblem;
+  other.dtype = kProblem.dtype == DType::bf16 ? DType::fp16 : DType::bf16;
+  const auto missing = engine.prepare(other);
+  REQUIRE_FALSE(missing);
+  CHECK(missing.error().code == ErrorCode::not_prepared);
 }
 
 }  // namespace ordo::test

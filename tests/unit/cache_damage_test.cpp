@@ -21,7 +21,7 @@ void check_refused(const std::string& path, std::string_view part) {
 
 }  // namespace
 
-TEST_CASE("cache: an intact row is immutable, a damaged one is a miss and is replaced") {
+TEST_CASE("cache, reports 6 and 27: an intact row is immutable, a damaged one is a miss and is replaced") {
   const Folder folder;
   Store store = open(folder.file("cache.db"));
   put(store, entry("a"));
@@ -111,7 +111,7 @@ TEST_CASE("cache: many threads on one store") {
   CHECK(entries->size() == 10);
 }
 
-TEST_CASE("cache: a file that another process is making is not taken for a foreign one") {
+TEST_CASE("cache, report 17: a file that another process is making is not taken for a foreign one") {
   const Folder folder;
   int failed = 0;
   for (int round = 0; round < 40; ++round) {  // a header read in pieces failed in one round of seven
@@ -124,7 +124,7 @@ TEST_CASE("cache: a file that another process is making is not taken for a forei
   CHECK(failed == 0);
 }
 
-TEST_CASE("cache: processes that create and fill one file at the same time all succeed") {
+TEST_CASE("cache, reports 1 and 17: processes that create and fill one file at the same time all succeed") {
   const Folder folder;
   std::vector<pid_t> children;
   children.reserve(6);
@@ -147,7 +147,7 @@ TEST_CASE("cache: processes that create and fill one file at the same time all s
   CHECK(entries->size() == 8);
 }
 
-TEST_CASE("cache: a store survives fork in parent and child") {
+TEST_CASE("cache, report 47: a store survives fork in parent and child") {
   const Folder folder;
   Store store = open(folder.file("cache.db"));
   put(store, entry("before"));

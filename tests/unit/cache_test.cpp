@@ -34,7 +34,7 @@ TEST_CASE("cache: an entry comes back whole, also after the file is opened again
   CHECK(found->bytes == e.bytes);
 }
 
-TEST_CASE("cache: the file says what it is, and keeps a rollback journal") {
+TEST_CASE("cache, reports 12 and 16: one file that says what it is, with a rollback journal") {
   const Folder folder;
   Store store = open(folder.file("cache.db"));
   put(store, entry("a"));
@@ -131,7 +131,8 @@ TEST_CASE("cache: newest finds the entry of the newest toolchain, by number, and
   CHECK_FALSE(*found);
 }
 
-TEST_CASE("cache: everything that can change the cubin changes the key, and parts cannot run into each other") {
+TEST_CASE(
+    "cache, reports 18, 20 and 21: everything that can change the cubin changes the key, and parts cannot run into each other") {
   const std::vector<std::string> flags = {"--a", "--b"};
   const std::string key = kernel_key("source", flags, "NVRTC 13.0.88", "sm_90a");
   CHECK(key.size() == 64);
@@ -156,7 +157,7 @@ TEST_CASE("cache: everything that can change the cubin changes the key, and part
   CHECK(source != source_key("source2", flags, "sm_90a"));
 }
 
-TEST_CASE("cache: where the file is") {
+TEST_CASE("cache, report 31: where the file is, and that there may be no place") {
   const Environment cache("ORDO_CACHE", "/c/file.db"), xdg("XDG_CACHE_HOME", "/x"), home("HOME", "/h");
   CHECK(default_path() == "/c/file.db");
   const Environment no_cache("ORDO_CACHE", nullptr);

@@ -199,7 +199,7 @@ TEST_CASE("compile log: the first errors of a failed compile") {
   CHECK(first_errors("").empty());
 }
 
-TEST_CASE("compiler: a plain kernel") {
+TEST_CASE("compiler, report 34: a plain kernel gives a cubin") {
   const std::optional<Compiler> nvrtc = compiler();
   if (!nvrtc) return;
   CHECK(nvrtc->version().major >= 12);
@@ -272,7 +272,7 @@ TEST_CASE("compiler: wrong source, wrong entry, wrong PTX, too much shared memor
               ErrorCode::compile, {"240000 bytes smem"});
 }
 
-TEST_CASE("compiler: an architecture it does not know") {
+TEST_CASE("compiler, report 38: an architecture it does not know") {
   const std::optional<Compiler> nvrtc = compiler();
   if (!nvrtc) return;
   for (const char* arch : {"sm_999", "compute_90", "90", "", "sm_90x"}) {
@@ -310,7 +310,7 @@ TEST_CASE("nvrtc: nothing usable where ORDO_NVRTC points names that place and tr
   CHECK(opened.error().message.find("missing.so") != std::string::npos);
 }
 
-TEST_CASE("nvrtc: too old, without builtins, without a build number are three different errors") {
+TEST_CASE("nvrtc, reports 35 and 36: too old, without builtins, without a build number are three different errors") {
   NvrtcPlaces places;
   places.forced = ORDO_FAKE_NVRTC;
   for (const auto& [mode, parts] : {

@@ -40,7 +40,7 @@ void check_bad(const Bytes& bytes, std::string_view message) {
 
 }  // namespace
 
-TEST_CASE("cubin: resources of both formats are what ptxas printed") {
+TEST_CASE("cubin, report 41: resources of both formats are what ptxas printed") {
   for (const int cuda : {12, 13}) {
     CAPTURE(cuda);
     const Result<CubinInfo> info = read_cubin(sample(cuda));

@@ -70,7 +70,7 @@ Engine engine(EngineOptions options) {
 
 }  // namespace
 
-TEST_CASE("builder: compiles, reports, and finds it again in another process' place") {
+TEST_CASE("builder, report 48: compiles, reports, and finds it again in another process' place") {
   if (!has_nvrtc()) return;
   const Folder folder;
   const std::string path = folder.file("sub/cache.db");
@@ -136,7 +136,7 @@ TEST_CASE("builder: only what is missing is compiled") {
   CHECK(mixed[2].report.cache_hit);
 }
 
-TEST_CASE("builder: a cache that cannot be used costs one warning and nothing else") {
+TEST_CASE("builder, reports 2 and 13: a cache that cannot be used costs one warning and nothing else") {
   if (!has_nvrtc()) return;
   const Folder folder;
   std::ofstream(folder.file("text")) << std::string(5000, 'x');
@@ -153,7 +153,7 @@ TEST_CASE("builder: a cache that cannot be used costs one warning and nothing el
   }
 }
 
-TEST_CASE("builder: no place for a cache is one warning; asked for, it is none") {
+TEST_CASE("builder, report 31: no place for a cache is one warning; asked for, it is none") {
   if (!has_nvrtc()) return;
   const Environment cache("ORDO_CACHE", nullptr), xdg("XDG_CACHE_HOME", nullptr), home("HOME", nullptr);
   Warnings warnings;
@@ -177,7 +177,7 @@ TEST_CASE("builder: the environment names the cache") {
   CHECK(std::filesystem::exists(path));
 }
 
-TEST_CASE("builder: a cache that turns read-only or breaks while in use costs one warning") {
+TEST_CASE("builder, report 13: a cache that turns read-only or breaks while in use costs one warning") {
   if (!has_nvrtc()) return;
   const Folder folder;
   const std::string path = folder.file("cache.db");
@@ -191,7 +191,8 @@ TEST_CASE("builder: a cache that turns read-only or breaks while in use costs on
   CHECK(warnings.messages().size() <= 2);  // one for reads, one for writes
 }
 
-TEST_CASE("builder: an entry that is intact but of another kernel, or no cubin, is compiled again and replaced") {
+TEST_CASE(
+    "builder, reports 3 and 20: an entry that is intact but of another kernel, or no cubin, is compiled again and replaced") {
   if (!has_nvrtc()) return;
   const Folder folder;
   const std::string path = folder.file("cache.db");
@@ -248,7 +249,7 @@ TEST_CASE("builder: without NVRTC the cache serves what it has, and names what i
   CHECK(missing.error().message.find("libnvrtc") != std::string::npos);
 }
 
-TEST_CASE("builder: the first source's error is reported, and nothing of it is stored") {
+TEST_CASE("builder, report 3: the first source's error is reported, and nothing of it is stored") {
   if (!has_nvrtc()) return;
   KernelBuilder builder({"", true, {}});
   KernelSource broken = source("main");

@@ -138,7 +138,7 @@ void check_error(const Result<const LoadedKernels*>& loaded, ErrorCode code, std
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Fixture, "kernel set: loads at the first launch, once a context, and unloads at the end") {
+TEST_CASE_FIXTURE(Fixture, "kernel set, report 46: loads at the first launch, once a context, and unloads at the end") {
   {
     const KernelSet kernels = set(images());
     CHECK(state.loads == 0);
@@ -172,10 +172,10 @@ TEST_CASE_FIXTURE(Fixture, "kernel set: loads at the first launch, once a contex
   CHECK(state.unloads == 2);
 }
 
-TEST_CASE_FIXTURE(Fixture, "kernel set: loading is refused while the stream captures, and works afterwards") {
+TEST_CASE_FIXTURE(Fixture, "kernel set, report 44: loading is refused while the stream captures, and works afterwards") {
   const KernelSet kernels = set(images());
   state.capturing = true;
-  check_error(kernels.load(nullptr), ErrorCode::invalid_argument, "capture");
+  check_error(kernels.load(nullptr), ErrorCode::not_prepared, "capture");
   CHECK(state.loads == 0);
   state.capturing = false;
   CHECK(kernels.load(nullptr));
@@ -205,6 +205,32 @@ TEST_CASE_FIXTURE(Fixture, "kernel set: a driver's failure is named and leaves i
   std::vector<KernelImage> wrong = images();
   wrong[1].entry = "absent";
   check_error(set(wrong).load(nullptr), ErrorCode::driver, "cuLibraryGetKernel of absent");
+}
+
+TEST_CASE_FIXTURE(Fixture, "kernel set: sets share the module of one cubin, and the last of them unloads it") {
+  const auto registry = std::make_shared<ModuleRegistry>();
+  const auto with = [&](const char* main, const char* convert, int shared_bytes) {
+    std::vector<KernelImage> both = images();
+    both[0].sha256 = main;
+    both[0].shared_bytes = shared_bytes;
+    both[1].sha256 = convert;
+    return std::make_unique<KernelSet>(std::move(both), &driver_table, registry);
+  };
+  auto first = with("a", "c", 200000), second = with("b", "c", 200000), third = with("a", "c", 100000);
+  REQUIRE(first->load(nullptr));
+  CHECK(state.loads == 2);
+  REQUIRE(second->load(nullptr));
+  CHECK(state.loads == 3);
+  REQUIRE(third->load(nullptr));
+  CHECK(state.loads == 4);  // the same cubin with other shared memory is a function of its own
+  CHECK(registry->size() == 4);
+  first.reset();
+  CHECK(state.unloads == 1);
+  second.reset();
+  CHECK(state.unloads == 2);
+  third.reset();
+  CHECK(state.unloads == 4);
+  CHECK(registry->size() == 0);
 }
 
 TEST_CASE_FIXTURE(Fixture, "kernel set: threads load once") {

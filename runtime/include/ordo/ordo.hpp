@@ -18,7 +18,9 @@
 #include "ordo/error.hpp"
 #include "ordo/kernel_source.hpp"
 #include "ordo/plan.hpp"
+#include "ordo/prepare.hpp"
 #include "ordo/problem.hpp"
+#include "ordo/shape_list.hpp"
 #include "ordo/target.hpp"
 
 /// The driver API's own stream type, declared here so that no CUDA header is needed.
@@ -51,6 +53,7 @@ struct KernelReport {
   std::string name;  ///< "main", "preprocess", ...
   std::string key;   ///< the cache key, hex
   bool cache_hit = false;
+  std::string cache_layer;  ///< of a hit: "memory" of this process, "local" for the writable file, "shipped" for a read-only one
   std::string arch;
   int launch_registers = 0;  ///< a thread at launch
   int spill_bytes = 0;       ///< stores + loads, from ptxas
@@ -70,11 +73,16 @@ class ORDO_API AttentionBackwardKernel {
   /// Bytes of device scratch that launch() needs; aligned to 256. Refuses a problem the plan was not made for.
   [[nodiscard]] Result<std::size_t> workspace_bytes(const AttentionBackward& problem) const;
 
-  /// Enqueues the backward on `stream` of the current context. No allocation, no synchronisation; capture-safe after the first
-  /// launch on a device. `workspace` is device memory, 256-byte aligned, at least workspace_bytes(problem), its content
-  /// irrelevant, not shared with another launch in flight.
-  /// Errors: a misaligned or null pointer, a stride TMA cannot express, a workspace too small, a device that is not the plan's
-  /// arch or cannot hold plan().workers at once where the schedule needs it, and driver failures.
+  /// Loads the kernels in the current context, as the first launch there would. `stream` is where they will be launched. Errors:
+  /// not_prepared while the stream captures; else those of launch() that have to do with the device.
+  Result<void> load(CUstream_st* stream = nullptr) const;
+
+  /// Enqueues the backward on `stream` of the current context. No allocation, no synchronisation. Capture-safe once the kernels
+  /// are loaded on the device: by the first launch, by load(), or by Engine::prepare(list); before that a launch on a stream that
+  /// captures is refused (not_prepared) and leaves the capture whole. `workspace` is device memory, 256-byte aligned, at least
+  /// workspace_bytes(problem), its content irrelevant, not shared with another launch in flight. Errors: a misaligned or null
+  /// pointer, a stride TMA cannot express, a workspace too small, a device that is not the plan's arch or cannot hold
+  /// plan().workers at once where the schedule needs it, and driver failures.
   Result<void> launch(const AttentionBackward& problem, const AttentionBackwardTensors& tensors, void* workspace,
                       std::size_t workspace_bytes, CUstream_st* stream) const;
 
@@ -89,6 +97,22 @@ struct EngineOptions {
   /// Cache file. Empty: $ORDO_CACHE, else $XDG_CACHE_HOME/ordo/cache.db, else ~/.cache/ordo/cache.db, else memory only.
   std::string cache_path;
   bool memory_cache_only = false;
+  /// Finished cache files, on a shared filesystem say, which are only read: looked into before cache_path, in this order, and
+  /// followed by those of $ORDO_CACHE_LAYERS ("A:B"). Nobody may change them meanwhile. A run whose kernels are all there makes
+  /// and writes no file.
+  std::vector<std::string> cache_layers = {};
+  /// Bytes of the cache file beyond which the kernels unused for longest go. Absent: $ORDO_CACHE_LIMIT ("500M", "2G"), else 2
+  /// GiB. 0: none.
+  std::optional<std::int64_t> cache_limit_bytes = {};
+  /// Compiles that may run at once among this user's processes on this host. 0: $ORDO_COMPILE_JOBS, else half of the processors,
+  /// at most 16.
+  int compile_jobs = 0;
+  /// Appends every plan that is prepared to this file, as a list for prepare() and `ordo precompile`. Empty: $ORDO_MANIFEST, else
+  /// none.
+  std::string manifest_path = {};
+  /// Prepared plans to keep. Beyond it those asked for longest ago are unloaded if no AttentionBackwardKernel of theirs is left:
+  /// keep yours while launches of it, or graphs that hold it, are in flight.
+  std::size_t max_plans = 256;
   /// Called for things a person should know and no caller can act on (a cache that cannot be written, say); at most once a cause.
   /// Called from the thread that met it. The library prints nothing.
   std::function<void(const std::string&)> warn;
@@ -110,8 +134,23 @@ class ORDO_API Engine {
   /// The planner's choice, or the lock file's. Errors: those of make_plan; invalid_plan for a problem that the lock file lacks.
   [[nodiscard]] Result<PlanChoice> plan(const AttentionBackward& problem, const PlanRequest& request = {}) const;
 
-  /// Generates, compiles (or takes from the cache) every kernel of `plan`. Compiling takes a second or so a kernel.
+  /// Generates, compiles (or takes from the cache) every kernel of `plan`. Compiling takes a second or so a kernel; of the
+  /// threads and processes of a host that need one kernel only one compiles it. Errors: invalid_plan, toolchain, compile;
+  /// not_prepared after seal().
   [[nodiscard]] Result<AttentionBackwardKernel> prepare(const Plan& plan);
+  /// The same for the plan that plan() chooses. What is prepared already costs plan() and a look-up.
+  [[nodiscard]] Result<AttentionBackwardKernel> prepare(const AttentionBackward& problem, const PlanRequest& request = {});
+
+  /// Prepares every plan of `list`, and those that plan() chooses for its problems; where a CUDA context is current, loads them
+  /// in it (then on this thread alone). The first failure ends it: cancelled (see PrepareOptions), or an error of prepare(plan).
+  Result<PrepareReport> prepare(const ShapeList& list, const PrepareOptions& options = {});
+
+  /// From now on prepare() only finds what is prepared: for anything else it returns ErrorCode::not_prepared, which names what is
+  /// missing, and nothing is compiled or written. There is no way back.
+  void seal();
+  [[nodiscard]] bool sealed() const;
+
+  [[nodiscard]] CacheCounters counters() const;
 
   struct Impl;
 

@@ -1,0 +1,28 @@
+// Records which plans a run asks for, so that they can be compiled ahead of the next.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "ordo/plan.hpp"
+
+namespace ordo {
+
+/// Thread-safe; processes may record in one file. Appends each plan once as a [[plan]] table of a shape list.
+class Manifest {
+ public:
+  /// Empty `path`: $ORDO_MANIFEST, and without it nothing is recorded. `warn` hears once that the file cannot be written.
+  Manifest(std::string path, std::function<void(const std::string&)> warn);
+  void record(const Plan& plan);
+
+ private:
+  std::string path_;
+  std::function<void(const std::string&)> warn_;
+  std::mutex mutex_;  // of the two below
+  std::set<std::string> recorded_;
+  bool failed_ = false;
+};
+
+}  // namespace ordo
