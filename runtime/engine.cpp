@@ -1,15 +1,11 @@
-#include <fmt/format.h>
-
-#include <exception>
-#include <future>
-#include <map>
 #include <memory>
-#include <mutex>
 
 #include "ordo/ordo.hpp"
 #include "runtime/device.hpp"
 #include "runtime/kernel_builder.hpp"
 #include "runtime/kernel_impl.hpp"
+#include "runtime/once_map.hpp"
+#include "runtime/overlap_kernel_impl.hpp"
 #include "runtime/plan_lock.hpp"
 
 namespace ordo {
@@ -38,15 +34,15 @@ Result<Target> choose_target(const EngineOptions& options) {
 }  // namespace
 
 struct Engine::Impl {
-  using Prepared = Result<std::shared_ptr<AttentionBackwardKernel::Impl>>;
+  using Prepared = std::shared_ptr<AttentionBackwardKernel::Impl>;
+  using PreparedOverlap = std::shared_ptr<OverlapGemmKernel::Impl>;
 
   Target target;
   EngineOptions options;
   std::optional<PlanLock> pinned;
   KernelBuilder builder;
-  std::mutex mutex;
-  /// By the plan's text. A future, so that of several threads that ask for one plan the first builds it and the others wait.
-  std::map<std::string, std::shared_future<Prepared>> prepared;
+  OnceMap<Prepared> prepared;  ///< by the plan's text
+  OnceMap<PreparedOverlap> prepared_overlap;
 
   Impl(Target chosen, EngineOptions made_with, std::optional<PlanLock> plan_lock)
       : target(std::move(chosen)),
@@ -54,7 +50,7 @@ struct Engine::Impl {
         pinned(std::move(plan_lock)),
         builder({options.cache_path, options.memory_cache_only, options.warn}) {}
 
-  Prepared build(const Plan& plan, const std::string& text) {
+  Result<Prepared> build(const Plan& plan, const std::string& text) {
     Result<std::vector<KernelSource>> sources = generate(plan, target);
     if (!sources) return sources.error();
     Result<std::vector<BuiltKernel>> built = builder.build(*sources, text);
@@ -62,42 +58,28 @@ struct Engine::Impl {
     std::vector<KernelReport> reports;
     std::vector<KernelImage> images;
     for (std::size_t i = 0; i < sources->size(); ++i) {
-      KernelSource& source = (*sources)[i];
-      const int cluster = source.name == "main" ? plan.cluster : 1;
-      images.push_back(
-          {source.name, source.entry, source.arch, source.threads, source.shared_bytes, cluster, std::move((*built)[i].cubin)});
+      const KernelSource& source = (*sources)[i];
+      images.push_back(image_of(source, source.name == "main" ? plan.cluster : 1, std::move((*built)[i].cubin)));
       reports.push_back(std::move((*built)[i].report));
     }
     return std::make_shared<AttentionBackwardKernel::Impl>(
         AttentionBackwardKernel::Impl{plan, std::move(reports), KernelSet(std::move(images))});
   }
 
-  Prepared prepare(const Plan& plan) {
-    const std::string text = to_text(plan);
-    std::promise<Prepared> promise;
-    std::shared_future<Prepared> shared;
-    {
-      const std::scoped_lock lock(mutex);
-      const auto [it, first] = prepared.try_emplace(text);
-      if (first)
-        it->second = promise.get_future().share();
-      else
-        shared = it->second;
-    }
-    if (shared.valid()) return shared.get();
+  Result<PreparedOverlap> build(const OverlapPlan& plan, const std::string& text) {
+    Result<KernelSource> source = generate(plan, target);
+    if (!source) return source.error();
+    Result<std::vector<BuiltKernel>> built = builder.build({*source}, text);
+    if (!built) return built.error();
+    KernelReport report = std::move(built->front().report);
+    std::vector<KernelImage> images;
+    images.push_back(image_of(*source, plan.cluster, std::move(built->front().cubin)));
+    return std::make_shared<OverlapGemmKernel::Impl>(
+        OverlapGemmKernel::Impl{plan, std::move(report), KernelSet(std::move(images))});
+  }
 
-    Prepared result = Error{ErrorCode::internal, "unset"};
-    try {
-      result = build(plan, text);
-    } catch (const std::exception& exception) {  // out of memory, most likely; whoever waits must not wait for ever
-      result = Error{ErrorCode::internal, fmt::format("Preparing '{}' failed: {}.", text, exception.what())};
-    }
-    if (!result) {  // not remembered: the next call tries again
-      const std::scoped_lock lock(mutex);
-      prepared.erase(text);
-    }
-    promise.set_value(result);
-    return result;
+  static KernelImage image_of(const KernelSource& source, int cluster, std::vector<std::byte> cubin) {
+    return {source.name, source.entry, source.arch, source.threads, source.shared_bytes, cluster, std::move(cubin)};
   }
 };
 
@@ -126,9 +108,18 @@ Result<AttentionBackwardKernel> Engine::prepare(const Plan& plan) {
   if (Result<void> valid = plan.validate(); !valid) return valid.error();
   if (impl_->pinned)
     if (Result<void> listed = impl_->pinned->check(plan); !listed) return listed.error();
-  Impl::Prepared kernel = impl_->prepare(plan);
+  const std::string text = to_text(plan);
+  Result<Impl::Prepared> kernel = impl_->prepared.get(text, [&] { return impl_->build(plan, text); });
   if (!kernel) return kernel.error();
   return AttentionBackwardKernel(*std::move(kernel));
+}
+
+Result<OverlapGemmKernel> Engine::prepare(const OverlapPlan& plan) {
+  if (Result<void> valid = plan.validate(); !valid) return valid.error();
+  const std::string text = to_text(plan);
+  Result<Impl::PreparedOverlap> kernel = impl_->prepared_overlap.get(text, [&] { return impl_->build(plan, text); });
+  if (!kernel) return kernel.error();
+  return OverlapGemmKernel(*std::move(kernel));
 }
 
 }  // namespace ordo

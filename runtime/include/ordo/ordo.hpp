@@ -85,6 +85,9 @@ class ORDO_API AttentionBackwardKernel {
   std::shared_ptr<Impl> impl_;
 };
 
+class OverlapGemmKernel;  // ordo/overlap_kernel.hpp
+struct OverlapPlan;
+
 struct EngineOptions {
   /// Cache file. Empty: $ORDO_CACHE, else $XDG_CACHE_HOME/ordo/cache.db, else ~/.cache/ordo/cache.db, else memory only.
   std::string cache_path;
@@ -112,6 +115,8 @@ class ORDO_API Engine {
 
   /// Generates, compiles (or takes from the cache) every kernel of `plan`. Compiling takes a second or so a kernel.
   [[nodiscard]] Result<AttentionBackwardKernel> prepare(const Plan& plan);
+  /// The same for an overlapped product; include ordo/overlap_kernel.hpp.
+  [[nodiscard]] Result<OverlapGemmKernel> prepare(const OverlapPlan& plan);
 
   struct Impl;
 
