@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
 #include <bit>
+#include <mutex>
+#include <thread>
 
 #include "runtime/compiler.hpp"
 #include "tests/gpu/gemm_source.hpp"
@@ -28,6 +32,28 @@ Result<ReferenceKernels> compile_gemm_kernels(const Driver& driver) {
     cubins[half].assign(reinterpret_cast<const char*>(cubin->bytes.data()), cubin->bytes.size());
   }
   return ReferenceKernels::load(driver, cubins);
+}
+
+std::vector<std::optional<OverlapGemmKernel>> prepare_overlap(Engine& engine, std::span<const OverlapPlan> plans, int& failures) {
+  std::vector<std::optional<OverlapGemmKernel>> kernels(plans.size());
+  std::atomic<std::size_t> next = 0;
+  std::mutex mutex;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < plans.size(); i = next++) {
+      auto kernel = engine.prepare(plans[i]);
+      if (kernel) {
+        kernels[i] = *std::move(kernel);
+        continue;
+      }
+      const std::scoped_lock lock(mutex);
+      ++failures;
+      fmt::print("NOT COMPILED {}\n  {}\n", to_text(plans[i]), kernel.error().message);
+    }
+  };
+  std::vector<std::jthread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
+  threads.clear();
+  return kernels;
 }
 
 Result<DeviceMatrix> DeviceMatrix::create(std::int64_t line, std::int64_t lines, int element_bytes, std::int64_t padding) {

@@ -4,6 +4,9 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
 
 #include "ordo/overlap_kernel.hpp"
 #include "runtime/device.hpp"
@@ -13,6 +16,9 @@ namespace ordo::test {
 
 /// The kernels of gemm_source.hpp, for both element types.
 Result<ReferenceKernels> compile_gemm_kernels(const Driver& driver);
+
+/// The kernels of `plans`, in their order, compiled on all processors. One that fails is left out, its error printed and counted.
+std::vector<std::optional<OverlapGemmKernel>> prepare_overlap(Engine& engine, std::span<const OverlapPlan> plans, int& failures);
 
 /// A matrix in memory of its own, its lines (rows, or columns of Storage::column) padded, with bytes behind its end that nobody
 /// may touch.

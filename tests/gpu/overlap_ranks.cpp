@@ -24,7 +24,6 @@ CUdeviceptr address(const void* data) { return reinterpret_cast<CUdeviceptr>(dat
 bool cuts_rows(OverlapOp op) {
   return op == OverlapOp::all_gather_gemm || op == OverlapOp::gemm_reduce_scatter || op == OverlapOp::gemm_all_reduce;
 }
-bool gathers(OverlapOp op) { return op == OverlapOp::all_gather_gemm || op == OverlapOp::all_to_all_gemm; }
 bool reduces(OverlapOp op) { return op == OverlapOp::gemm_reduce_scatter || op == OverlapOp::gemm_all_reduce; }
 
 }  // namespace

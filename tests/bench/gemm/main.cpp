@@ -61,7 +61,9 @@ class Bench {
     if (!table) return table.error();
     auto context = DeviceContext::open(options.device);
     if (!context) return context.error();
-    auto engine = Engine::create({.memory_cache_only = true});
+    EngineOptions engine_options;
+    engine_options.memory_cache_only = true;
+    auto engine = Engine::create(std::move(engine_options));
     if (!engine) return engine.error();
     auto kernels = test::compile_gemm_kernels(**table);
     if (!kernels) return kernels.error();
