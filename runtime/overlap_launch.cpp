@@ -57,9 +57,10 @@ struct Plane {
   void* data;
   std::int64_t inner, outer, stride;
   bool fp32 = false;
+  int columns = device::kTileK;  ///< of a box
 };
 
-/// Fills the parameters of one launch. Every map has boxes one swizzle atom (128 bytes) wide.
+/// Fills the parameters of one launch. The boxes of every map are one swizzle atom wide: 128 or 64 bytes.
 struct Filler {
   const Driver& driver;
   const OverlapGemm& problem;
@@ -78,12 +79,13 @@ struct Filler {
     const cuuint32_t element = plane.fp32 ? 4 : 2;
     const std::array<cuuint64_t, 2> sizes{static_cast<cuuint64_t>(plane.inner), static_cast<cuuint64_t>(plane.outer)};
     const cuuint64_t stride = static_cast<cuuint64_t>(plane.stride) * element;
-    const std::array<cuuint32_t, 2> box{128 / element, static_cast<cuuint32_t>(lines)};
+    const std::array<cuuint32_t, 2> box{static_cast<cuuint32_t>(plane.columns), static_cast<cuuint32_t>(lines)};
+    const CUtensorMapSwizzle swizzle = box[0] * element == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
     const std::array<cuuint32_t, 2> steps{1, 1};
     static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
     return driver.check(
         driver.tensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), type(plane.fp32), 2, plane.data, sizes.data(), &stride,
-                                    box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                    box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
         what);
   }
@@ -117,6 +119,7 @@ struct Filler {
         "cuTensorMapEncodeTiled of bias");
   }
 
+  [[nodiscard]] int chunk_columns(bool fp32) const { return device::chunk_columns(device_config(plan), fp32); }
   static void* offset(void* data, std::int64_t elements, bool fp32) {
     return static_cast<char*>(data) + elements * (fp32 ? 4 : 2);
   }
@@ -162,7 +165,8 @@ struct Filler {
   Result<void> encode_d(TensorMap& map, SliceRange range) {
     const bool fp32 = problem.out == OutputType::fp32;
     return encode(map, "cuTensorMapEncodeTiled of D",
-                  {offset(tensors.d.data, range.begin * tensors.d.stride, fp32), problem.n, range.size, tensors.d.stride, fp32},
+                  {offset(tensors.d.data, range.begin * tensors.d.stride, fp32), problem.n, range.size, tensors.d.stride, fp32,
+                   chunk_columns(fp32)},
                   64);
   }
 
@@ -189,7 +193,7 @@ struct Filler {
     slice.a_origin = static_cast<int>(range.begin);
     if (auto ok = encode_a(slice.a, tensors.a.data, problem.m, problem.k, tensors.a.stride); !ok) return ok;
     if (!own && mine.size > 0) {
-      const Plane plane{receive_slot(index), problem.n, mine.size, buffers.receive_pitch, fp32};
+      const Plane plane{receive_slot(index), problem.n, mine.size, buffers.receive_pitch, fp32, chunk_columns(fp32)};
       if (auto ok = encode(slice.partial, "cuTensorMapEncodeTiled of a partial sum", plane, plan.tile_m); !ok) return ok;
     }
     if (slice.rows == 0) return {};
@@ -201,7 +205,8 @@ struct Filler {
         direct ? words(exchange.peer_ready[static_cast<std::size_t>(index)], exchange.rank) : words(exchange.done, index);
     void* to = direct ? exchange.peer_slot[static_cast<std::size_t>(index)] : send_slot(index);
     return encode(slice.d, "cuTensorMapEncodeTiled of a slice for its owner",
-                  {to, problem.n, range.size, direct ? buffers.receive_pitch : buffers.send_pitch, fp32}, 64);
+                  {to, problem.n, range.size, direct ? buffers.receive_pitch : buffers.send_pitch, fp32, chunk_columns(fp32)},
+                  64);
   }
 
   /// All of A; a column slice of D, here or for its owner.
@@ -211,7 +216,7 @@ struct Filler {
     slice.b_origin = static_cast<int>(range.begin);
     if (auto ok = encode_a(slice.a, tensors.a.data, problem.m, problem.k, tensors.a.stride); !ok) return ok;
     if (slice.rows == 0) return {};
-    Plane plane{send_slot(index), range.size, problem.m, buffers.send_pitch, fp32};
+    Plane plane{send_slot(index), range.size, problem.m, buffers.send_pitch, fp32, chunk_columns(fp32)};
     if (own) {
       plane.data = offset(tensors.d.data, exchange.rank * problem.m * tensors.d.stride, fp32);
       plane.stride = tensors.d.stride;

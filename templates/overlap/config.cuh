@@ -34,7 +34,7 @@ struct Config {
   int tile_m, tile_n;
   int stages;
   int cluster;        ///< CTAs of a cluster: tiles below each other that share their tile of B
-  int store_buffers;  ///< staging buffers of 64 rows of 128 bytes, a consumer warpgroup
+  int store_buffers;  ///< staging buffers of a consumer warpgroup, 64 rows of 64 or 128 bytes each
 };
 
 /// Partial sums of other ranks are added to this rank's slice.

@@ -102,10 +102,10 @@ struct Consumer {
 #pragma unroll
       for (int part = 0; part < kPartialStages; ++part) {
         barrier_wait(shared.barrier(barriers.full + ring.slot), ring.parity);
-        const u32 rows = shared.stage(ring.slot) + warpgroup * kStoreBytes;
+        const u32 rows = shared.stage(ring.slot) + warpgroup * (kPartialChunkBytes / 2);
 #pragma unroll
         for (int chunk = 0; chunk < kPartialChunks; ++chunk)
-          add_chunk<config.partial_fp32>(d, part * kPartialChunks + chunk, rows + chunk * kABytes, warp, lane);
+          add_chunk<config.partial_fp32>(d, part * kPartialChunks + chunk, rows + chunk * kPartialChunkBytes, warp, lane);
         named_sync(1 + warpgroup, 128);
         release(ring.slot);
         ring.advance();
@@ -124,11 +124,11 @@ struct Consumer {
     }
   }
 
-  /// Hands the tile to the storing warp, one 128-byte wide chunk of columns after the other. Bias and activation go chunk by
+  /// Hands the tile to the storing warp, one chunk of columns after the other. Bias and activation go chunk by
   /// chunk too: over the whole tile at once they need more registers than there are.
   template <bool Fp32, bool Finish>
   __device__ __forceinline__ void stage(float (&d)[kAccumulators]) {
-    constexpr int columns = Fp32 ? 32 : 64;
+    constexpr int columns = Fp32 ? 32 : kHalfRowBytes / 2;
 #pragma unroll
     for (int chunk = 0; chunk < config.tile_n / columns; ++chunk) {
       if constexpr (Finish && config.bias) add_bias<columns>(d, chunk, shared.bias(bias.slot), lane);

@@ -1,4 +1,5 @@
-// Between a wgmma accumulator and 64-row tiles of 128-byte rows, swizzled as TMA does with SWIZZLE_128B.
+// Between a wgmma accumulator and chunks of 64 rows in shared memory, swizzled as TMA does: in rows of 128 bytes (SWIZZLE_128B)
+// the 16-byte unit u of row r lies at u ^ (r % 8), in rows of 64 bytes (SWIZZLE_64B) at u ^ (r / 2 % 4).
 //
 // Thread t of a warpgroup holds d[4 j .. 4 j + 3]: rows 16 (t / 32) + t % 32 / 4 (+ 8 for the last two), columns 8 j + 2 (t % 4)
 // and the one after it (PTX ISA, "wgmma", D fragment).
@@ -12,7 +13,8 @@ namespace ordo::overlap {
 /// columns from 16 k on.
 ORDO_DEVICE u32 matrix_offset(int warp, int lane) {
   const int matrix = lane >> 3, row = lane & 7;
-  return static_cast<u32>((16 * warp + (matrix & 1) * 8 + row) * kRowBytes + (((matrix >> 1) ^ row) << 4));
+  const int swizzle = kHalfRowBytes == 128 ? row : row >> 1;
+  return static_cast<u32>((16 * warp + (matrix & 1) * 8 + row) * kHalfRowBytes + (((matrix >> 1) ^ swizzle) << 4));
 }
 
 /// Offset of a thread's first fp32 pair in a row of 32, columns 0 .. 7; exclusive-or 32 k gives the columns from 8 k on.
@@ -34,8 +36,8 @@ ORDO_DEVICE void write_chunk(const float (&d)[N], int chunk, u32 to, int warp, i
   } else {
     const u32 address = to + matrix_offset(warp, lane);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float* x = d + (chunk * 4 + k) * 8;
+    for (int k = 0; k < kHalfRowBytes / 32; ++k) {
+      const float* x = d + (chunk * (kHalfRowBytes / 32) + k) * 8;
       store_matrix4(address ^ (k * 32u), pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
     }
   }
@@ -58,14 +60,14 @@ ORDO_DEVICE void add_chunk(float (&d)[N], int chunk, u32 from, int warp, int lan
   } else {
     const u32 address = from + matrix_offset(warp, lane);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
+    for (int k = 0; k < kHalfRowBytes / 32; ++k) {
       u32 pairs[4];
       load_matrix4(address ^ (k * 32u), pairs[0], pairs[1], pairs[2], pairs[3]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float2 y = unpack_pair(pairs[i]);
-        d[(chunk * 4 + k) * 8 + 2 * i] += y.x;
-        d[(chunk * 4 + k) * 8 + 2 * i + 1] += y.y;
+        d[(chunk * (kHalfRowBytes / 32) + k) * 8 + 2 * i] += y.x;
+        d[(chunk * (kHalfRowBytes / 32) + k) * 8 + 2 * i + 1] += y.y;
       }
     }
   }

@@ -21,9 +21,13 @@ inline constexpr int kBBytes = b_bytes(config);
 inline constexpr int kStageBytes = stage_bytes(config);
 inline constexpr bool kReduces = reduces(config);
 inline constexpr bool kGathers = gathers(config);
-/// Columns of a 128-byte row of an output and of a partial sum.
-inline constexpr int kOutColumns = chunk_columns(config.out_fp32);
-inline constexpr int kPartialColumns = chunk_columns(config.partial_fp32);
+/// Columns of a chunk of D and of a partial sum; rows of 16-bit ones are 64 or 128 bytes long.
+inline constexpr int kOutColumns = chunk_columns(config, config.out_fp32);
+inline constexpr int kPartialColumns = chunk_columns(config, config.partial_fp32);
+inline constexpr int kHalfRowBytes = chunk_row_bytes(config, false);
+inline constexpr int kPartialRowBytes = chunk_row_bytes(config, config.partial_fp32);
+inline constexpr int kStoreBytes = store_bytes(config);
+inline constexpr int kPartialChunkBytes = config.tile_m * kPartialRowBytes;
 inline constexpr int kPartialChunks = partial_chunks(config);
 inline constexpr int kPartialStages = config.tile_n / kPartialColumns / kPartialChunks;
 

@@ -132,10 +132,10 @@ struct Loader {
       wait_ready(work, source);
 #pragma unroll 1
       for (int stage = 0; stage < kPartialStages; ++stage) {
-        const u32 full = begin_stage(kPartialChunks * kABytes);
+        const u32 full = begin_stage(kPartialChunks * kPartialChunkBytes);
 #pragma unroll
         for (int chunk = 0; chunk < kPartialChunks; ++chunk)
-          load_tile(shared.stage(ring.slot) + chunk * kABytes, params.slice[source].partial, full,
+          load_tile(shared.stage(ring.slot) + chunk * kPartialChunkBytes, params.slice[source].partial, full,
                     work.column + (stage * kPartialChunks + chunk) * kPartialColumns, work.row);
         ring.advance();
       }

@@ -9,20 +9,26 @@ inline constexpr int kThreads = 384;   // one producer warpgroup, two consumers
 inline constexpr int kConsumers = 2;   // consumer warpgroups, 64 rows of the tile each
 inline constexpr int kRowBytes = 128;  // of a tile in shared memory: one swizzle atom
 inline constexpr int kTileK = 64;      // elements of k a stage holds: a row of 16-bit elements
-inline constexpr int kStoreBytes = 64 * kRowBytes;
 inline constexpr int kBiasSlots = 2;
 
 constexpr int a_bytes(const Config& c) { return c.tile_m * kRowBytes; }
 constexpr int b_bytes(const Config& c) { return c.tile_n * kRowBytes; }
 constexpr int stage_bytes(const Config& c) { return a_bytes(c) + b_bytes(c); }
 
-/// Columns of an output in one 128-byte row.
-constexpr int chunk_columns(bool fp32) { return fp32 ? 32 : 64; }
+/// D and partial sums move in chunks of columns: 128 bytes wide, or 64 where a tile is no multiple of 64 16-bit columns.
+constexpr int chunk_columns(const Config& c, bool fp32) { return fp32 || c.tile_n % 64 != 0 ? 32 : 64; }
+constexpr int chunk_row_bytes(const Config& c, bool fp32) { return chunk_columns(c, fp32) * (fp32 ? 4 : 2); }
 
-/// 128-byte wide column chunks of a partial tile that one stage takes: as many as fit and divide the tile.
+/// A staging buffer: 64 rows of a chunk.
+constexpr int store_bytes(const Config& c) {
+  const int out = chunk_row_bytes(c, c.out_fp32), partial = reduces(c) ? chunk_row_bytes(c, c.partial_fp32) : 0;
+  return 64 * (out > partial ? out : partial);
+}
+
+/// Chunks of a partial tile that one stage takes: as many as fit and divide the tile.
 constexpr int partial_chunks(const Config& c) {
-  const int chunks = c.tile_n / chunk_columns(c.partial_fp32);
-  int fit = stage_bytes(c) / a_bytes(c);
+  const int chunks = c.tile_n / chunk_columns(c, c.partial_fp32);
+  int fit = stage_bytes(c) / (c.tile_m * chunk_row_bytes(c, c.partial_fp32));
   while (chunks % fit != 0) --fit;
   return fit;
 }
@@ -66,7 +72,7 @@ constexpr Layout layout_of(const Config& c) {
     return first;
   };
   l.stages = take(c.stages * stage_bytes(c));
-  l.staging = take(kConsumers * c.store_buffers * kStoreBytes);
+  l.staging = take(kConsumers * c.store_buffers * store_bytes(c));
   l.bias = take(c.bias ? kBiasSlots * c.tile_n * 2 : 0);
   l.barriers = take(barriers_of(c).count * 8);
   l.failed = take(8);

@@ -81,7 +81,8 @@ Result<std::uint32_t> DeviceMatrix::touched_padding(const ReferenceKernels& kern
   if (!counter) return counter.error();
   if (auto ok = counter->fill(0); !ok) return ok.error();
   void *d = buffer_.data(), *out = counter->data();
-  long long lines = lines_, stride = stride_ * element_bytes_, used = line_ * element_bytes_, guard = kGuardBytes;
+  long long lines = lines_, stride = stride_ * element_bytes_, used = (line_ * element_bytes_ + 15) / 16 * 16,
+            guard = kGuardBytes;
   std::array<void*, 6> arguments{&d, &lines, &stride, &used, &guard, &out};
   if (auto ok = kernels.launch(DType::bf16, "gemm_padding", {264, 1, 1}, 256, arguments.data()); !ok) return ok.error();
   std::uint32_t touched = 0;

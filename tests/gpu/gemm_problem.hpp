@@ -34,7 +34,7 @@ class DeviceMatrix {
 
   Result<void> fill_random(const ReferenceKernels& kernels, DType dtype, std::uint64_t seed);
   Result<void> poison() { return buffer_.fill(0xff); }
-  /// Bytes outside the elements that are no longer poison.
+  /// Bytes outside the 16-byte units of the elements that are no longer poison.
   Result<std::uint32_t> touched_padding(const ReferenceKernels& kernels) const;
 
  private:

@@ -35,6 +35,7 @@ Case make_case(OverlapOp op, int ranks, std::int64_t m, std::int64_t n, std::int
 std::vector<Case> cases() {
   const OverlapPlan small{.tile_n = 128, .cluster = 1, .group_m = 2, .sub_slices = 3};
   const OverlapPlan wide{.sub_slices = 2};
+  const OverlapPlan odd{.tile_n = 224, .cluster = 2, .group_m = 1};
   OverlapPlan fp32 = wide;
   fp32.partial = OutputType::fp32;
   OverlapPlan direct = small;
@@ -49,6 +50,7 @@ std::vector<Case> cases() {
     all.push_back(make_case(OverlapOp::all_gather_gemm, ranks, 1001, 1000, 77, small, gelu));
     all.push_back(make_case(OverlapOp::gemm_reduce_scatter, ranks, 1500, 520, 200, wide));
     all.push_back(make_case(OverlapOp::gemm_reduce_scatter, ranks, 1001, 1000, 77, fp32, gelu));
+    all.push_back(make_case(OverlapOp::gemm_reduce_scatter, ranks, 600, 800, 300, odd, gelu));
     all.push_back(make_case(OverlapOp::gemm_reduce_scatter, ranks, 1304, 776, 130, small, gradient));
     all.push_back(make_case(OverlapOp::gemm_reduce_scatter, ranks, 1201, 776, 130, direct, gelu));
     all.push_back(make_case(OverlapOp::gemm_reduce_scatter, ranks, 1304, 1032, 130, direct_fp32, gradient));

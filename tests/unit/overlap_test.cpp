@@ -126,6 +126,7 @@ TEST_CASE("overlap: kernels of every op compile without spills") {
            "overlap-plan op=gemm-reduce-scatter ranks=8 bias=yes activation=silu",
            "overlap-plan op=gemm-reduce-scatter ranks=2 a=column b=row out=fp32 partial=fp32 transport=direct",
            "overlap-plan op=gemm-all-reduce ranks=3 tile_n=128 partial=fp32 bias=yes",
+           "overlap-plan op=gemm-reduce-scatter ranks=4 tile_n=224 store_buffers=4 bias=yes activation=gelu",
            "overlap-plan op=gemm-all-to-all ranks=4 bias=yes activation=relu",
            "overlap-plan op=all-to-all-gemm ranks=32 bias=yes activation=gelu dtype=fp16",
        }) {

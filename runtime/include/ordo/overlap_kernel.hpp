@@ -19,7 +19,8 @@ struct MatrixView {
   std::int64_t stride = 0;
 };
 
-/// Device memory of one rank. Shapes: OverlapGemm. D is stored by rows; every element of it is written.
+/// Device memory of one rank. Shapes: OverlapGemm. D is stored by rows; every element of it is written. The copy engine stores
+/// whole 16-byte units: where a row of D ends inside one, the rest of that unit is overwritten too.
 struct OverlapGemmTensors {
   MatrixView a, b, d;
   const void* bias = nullptr;  ///< [n] in A's type, 16-byte aligned; looked at only if the problem has one
