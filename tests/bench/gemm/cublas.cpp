@@ -21,6 +21,7 @@ constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
 struct Cublas::Library {
   Handle handle = nullptr;
   DeviceBuffer workspace;
+  CUstream_st* stream = nullptr;  ///< that the handle is set to
   int (*create)(Handle*) = nullptr;
   int (*set_stream)(Handle, CUstream_st*) = nullptr;
   int (*set_workspace)(Handle, void*, std::size_t) = nullptr;
@@ -67,8 +68,11 @@ int Cublas::version() const {
 Result<void> Cublas::multiply(const OverlapGemm& p, const OverlapGemmTensors& t, CUstream_st* stream) const {
   const float one = 1, zero = 0;
   const int type = p.dtype == DType::bf16 ? kBf16 : kFp16;
-  library_->set_stream(library_->handle, stream);
-  library_->set_workspace(library_->handle, library_->workspace.data(), library_->workspace.bytes());
+  if (stream != library_->stream) {  // once: it would count as cuBLAS' time otherwise
+    library_->set_stream(library_->handle, stream);
+    library_->set_workspace(library_->handle, library_->workspace.data(), library_->workspace.bytes());
+    library_->stream = stream;
+  }
   // Column-major: D^T = B^T A^T.
   const int status = library_->gemm(library_->handle, kTranspose, kNoTranspose, static_cast<int>(p.n), static_cast<int>(p.m),
                                     static_cast<int>(p.k), &one, t.b.data, type, static_cast<int>(t.b.stride), t.a.data, type,
