@@ -43,8 +43,8 @@ Result<double> burst_ms(const Launch& launch, const Stream& stream) {
   return median(std::move(times));
 }
 
-Result<void> measure_steady(const Launch& launch, const Stream& stream, const std::optional<measure::Nvml>& nvml, double warm_seconds,
-                            double seconds, GemmTiming& timing) {
+Result<void> measure_steady(const Launch& launch, const Stream& stream, const std::optional<measure::Nvml>& nvml,
+                            double warm_seconds, double seconds, GemmTiming& timing) {
   auto one = batch_ms(launch, stream, 3);
   if (!one) return one.error();
   const int launches = std::clamp(static_cast<int>(10 / std::max(*one, 1e-3)), 1, 1000);

@@ -4,8 +4,8 @@
 #include <functional>
 #include <optional>
 
-#include "runtime/measure/nvml.hpp"
 #include "runtime/device.hpp"
+#include "runtime/measure/nvml.hpp"
 
 namespace ordo::bench {
 
@@ -19,7 +19,7 @@ struct GemmTiming {
 
 /// Errors: of launches and events.
 Result<double> burst_ms(const Launch& launch, const Stream& stream);
-Result<void> measure_steady(const Launch& launch, const Stream& stream, const std::optional<measure::Nvml>& nvml, double warm_seconds,
-                            double seconds, GemmTiming& timing);
+Result<void> measure_steady(const Launch& launch, const Stream& stream, const std::optional<measure::Nvml>& nvml,
+                            double warm_seconds, double seconds, GemmTiming& timing);
 
 }  // namespace ordo::bench
