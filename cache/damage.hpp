@@ -18,7 +18,7 @@ class DamageWatch {
   static void note(int code);
 
  private:
-  static thread_local bool seen_;
+  static thread_local bool seen_;  // NOLINT(readability-identifier-naming): a member, static or not
 };
 
 /// Whether the file, damaged as it may be, was made by us: its header says so in one of two places. A file without a header is

@@ -10,11 +10,11 @@
 namespace ordo::cli {
 
 Verb add_launch(CLI::App& app) {
-  struct Options {
+  struct LaunchOptions {
     LaunchRequest request;
     double grace = 3;
   };
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<LaunchOptions>();
   CLI::App* verb = app.add_subcommand("launch", "Start one process a rank on this host");
   verb->add_option("-n,--ranks", options->request.ranks, "How many")
       ->required()
