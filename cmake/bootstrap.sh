@@ -11,7 +11,7 @@ wheels=(nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96)
 packages=(g++ cmake ninja-build lld-19 llvm-19-dev libzstd-dev zlib1g-dev libfmt-dev nlohmann-json3-dev libcli11-dev libsqlite3-dev
   libtomlplusplus-dev doctest-dev)
 if [ "${1:-}" = ci ]; then
-  packages+=(ccache clang-19 libclang-rt-19-dev clang-format-19 clang-tidy-19)
+  packages+=(ccache pkg-config clang-19 libclang-rt-19-dev clang-format-19 clang-tidy-19)
 fi
 
 fail() {
