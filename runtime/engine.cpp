@@ -54,8 +54,8 @@ struct Engine::Impl {
         pinned(std::move(plan_lock)),
         builder({options.cache_path, options.memory_cache_only, options.warn}) {}
 
-  Prepared build(const Plan& plan, const std::string& text) {
-    Result<std::vector<KernelSource>> sources = generate(plan, target);
+  Prepared build(const Plan& plan, Flavour flavour, const std::string& text) {
+    Result<std::vector<KernelSource>> sources = generate(plan, target, flavour);
     if (!sources) return sources.error();
     Result<std::vector<BuiltKernel>> built = builder.build(*sources, text);
     if (!built) return built.error();
@@ -69,11 +69,11 @@ struct Engine::Impl {
       reports.push_back(std::move((*built)[i].report));
     }
     return std::make_shared<AttentionBackwardKernel::Impl>(
-        AttentionBackwardKernel::Impl{plan, std::move(reports), KernelSet(std::move(images))});
+        AttentionBackwardKernel::Impl{plan, flavour, std::move(reports), KernelSet(std::move(images)), {}});
   }
 
-  Prepared prepare(const Plan& plan) {
-    const std::string text = to_text(plan);
+  Prepared prepare(const Plan& plan, Flavour flavour) {
+    const std::string text = to_text(plan) + (flavour == Flavour::stalls ? " flavour=stalls" : "");
     std::promise<Prepared> promise;
     std::shared_future<Prepared> shared;
     {
@@ -88,7 +88,7 @@ struct Engine::Impl {
 
     Prepared result = Error{ErrorCode::internal, "unset"};
     try {
-      result = build(plan, text);
+      result = build(plan, flavour, text);
     } catch (const std::exception& exception) {  // out of memory, most likely; whoever waits must not wait for ever
       result = Error{ErrorCode::internal, fmt::format("Preparing '{}' failed: {}.", text, exception.what())};
     }
@@ -122,11 +122,11 @@ Result<PlanChoice> Engine::plan(const AttentionBackward& problem, const PlanRequ
   return impl_->pinned ? impl_->pinned->plan(problem, request) : make_plan(problem, impl_->target, request);
 }
 
-Result<AttentionBackwardKernel> Engine::prepare(const Plan& plan) {
+Result<AttentionBackwardKernel> Engine::prepare(const Plan& plan, Flavour flavour) {
   if (Result<void> valid = plan.validate(); !valid) return valid.error();
   if (impl_->pinned)
     if (Result<void> listed = impl_->pinned->check(plan); !listed) return listed.error();
-  Impl::Prepared kernel = impl_->prepare(plan);
+  Impl::Prepared kernel = impl_->prepare(plan, flavour);
   if (!kernel) return kernel.error();
   return AttentionBackwardKernel(*std::move(kernel));
 }
