@@ -144,9 +144,14 @@ Result<HostGradients> execute(const AttentionBackward& problem, const Plan& plan
   if (!(scale > 0) || !std::isfinite(scale)) {
     return Error{ErrorCode::invalid_argument, fmt::format("the softmax scale must be positive and finite; it is {}", scale)};
   }
+  Result<ArrivalTable> table{ArrivalTable{}};
+  if (plan.arrival) table = arrival_of(problem, plan);
+  if (!table) return table.error();
+  const ArrivalTable* orders = plan.arrival ? &*table : nullptr;
   try {
     const auto visibility = Visibility::of(problem);
-    return execute_unguarded({problem, inputs, make_geometry(problem, plan), scale, visibility.get()}, plan, threads, progress);
+    return execute_unguarded({problem, inputs, make_geometry(problem, plan), scale, visibility.get(), false, orders}, plan, threads,
+                             progress);
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::invalid_argument, "not enough memory for the fp32 sums of this problem"};
   }

@@ -28,6 +28,7 @@ inline constexpr bool kTakeTurns =
 inline constexpr bool kOrdered = config.accumulate == Accumulate::ordered;
 // Whether an item may wait for one of a higher ticket.
 inline constexpr bool kWaitsOnLater = kOrdered && schedule::waits_on_later_items(config.schedule);
+inline constexpr bool kArrival = config.schedule == schedule::Kind::arrival;
 inline constexpr bool kExact = config.accumulate == Accumulate::exact;
 
 inline constexpr Layout layout = layout_of(config);
@@ -44,11 +45,11 @@ inline constexpr NamedBarriers named{};
 
 /// One step, as the loader announces it to every other warp. `tile` < 0: no more steps.
 struct Step {
-  enum Flag : int { first = 1, last = 2 };  // of its item
+  enum Flag : int { first = 1, last = 2 };  // of its item, or half of a pair
   int place;                                ///< 4 times the number of the Q tile in its sequence, plus flags
   int tile;
   int turn;  ///< rank among the contributors of the dQ tile
-  int unused;
+  int more;  ///< nonzero in the first half of a pair: the last step is not the item's
 };
 
 /// One item of work, as the cluster's scheduler announces it.
