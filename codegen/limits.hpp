@@ -16,6 +16,9 @@ inline constexpr std::int64_t kLargestTile = 256;
 /// Elements of one tensor: byte offsets and strides stay far from 2^63.
 inline constexpr std::int64_t kMostElements = std::int64_t{1} << 62;
 
+/// m, n and k of a GEMM: the copy engine's coordinates and the number of tiles are ints, with room for rounding up.
+inline constexpr std::int64_t kMostGemmSize = std::int64_t{1} << 24;
+
 /// Items and dQ semaphores are numbered with int in the kernels.
 inline constexpr std::int64_t kMostNumbered = std::numeric_limits<int>::max();
 

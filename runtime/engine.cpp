@@ -17,6 +17,8 @@
 #include "runtime/listed_plans.hpp"
 #include "runtime/manifest.hpp"
 #include "runtime/module_registry.hpp"
+#include "runtime/once_map.hpp"
+#include "runtime/overlap_kernel_impl.hpp"
 #include "runtime/plan_lock.hpp"
 #include "runtime/prepared_plans.hpp"
 
@@ -68,6 +70,7 @@ struct Engine::Impl {
   Manifest manifest;
   std::shared_ptr<ModuleRegistry> modules = std::make_shared<ModuleRegistry>();
   PreparedPlans plans;
+  OnceMap<std::shared_ptr<OverlapGemmKernel::Impl>> overlap_plans;  ///< by the plan's text
   std::atomic<bool> sealed{false};
 
   Impl(Target chosen, EngineOptions made_with, std::optional<PlanLock> plan_lock)
@@ -99,6 +102,19 @@ struct Engine::Impl {
     }
     return std::make_shared<AttentionBackwardKernel::Impl>(
         AttentionBackwardKernel::Impl{plan, flavour, std::move(reports), KernelSet(std::move(images), nullptr, modules), {}});
+  }
+
+  Result<std::shared_ptr<OverlapGemmKernel::Impl>> build(const OverlapPlan& plan, const std::string& text) {
+    Result<KernelSource> source = generate(plan, target);
+    if (!source) return source.error();
+    Result<std::vector<BuiltKernel>> built = builder.build({*source}, text, {});
+    if (!built) return built.error();
+    KernelReport report = std::move(built->front().report);
+    std::vector<KernelImage> images;
+    images.push_back({source->name, source->entry, source->arch, source->threads, source->shared_bytes, plan.cluster,
+                      std::move(built->front().cubin), report.cubin_sha256});
+    return std::make_shared<OverlapGemmKernel::Impl>(
+        OverlapGemmKernel::Impl{plan, std::move(report), KernelSet(std::move(images), nullptr, modules)});
   }
 
   /// `what` names what was asked in the error of a sealed engine.
@@ -207,6 +223,19 @@ const EngineOptions& Engine::options() const { return impl_->options; }
 
 Result<PlanChoice> Engine::plan(const AttentionBackward& problem, const PlanRequest& request) const {
   return impl_->pinned ? impl_->pinned->plan(problem, request) : make_plan(problem, impl_->target, request);
+}
+
+Result<OverlapGemmKernel> Engine::prepare(const OverlapPlan& plan) {
+  if (Result<void> valid = plan.validate(); !valid) return valid.error();
+  const std::string text = to_text(plan);
+  if (impl_->sealed) {
+    auto found = impl_->overlap_plans.find(text);
+    if (!found) return sealed_error("this plan", text);
+    return OverlapGemmKernel(*std::move(found));
+  }
+  auto kernel = impl_->overlap_plans.get(text, [&] { return impl_->build(plan, text); });
+  if (!kernel) return kernel.error();
+  return OverlapGemmKernel(*std::move(kernel));
 }
 
 Result<AttentionBackwardKernel> Engine::prepare(const Plan& plan, Flavour flavour) {

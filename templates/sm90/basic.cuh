@@ -53,6 +53,12 @@ ORDO_DEVICE int4 load_shared_int4(u32 address) {
   return x;
 }
 
+ORDO_DEVICE u32 load_shared_u32(u32 address) {
+  u32 x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+  return x;
+}
+
 ORDO_DEVICE int load_shared_int(u32 address) {
   int x;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
@@ -60,6 +66,12 @@ ORDO_DEVICE int load_shared_int(u32 address) {
 }
 
 ORDO_DEVICE void store_shared(u32 address, float x) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory"); }
+ORDO_DEVICE void store_shared2(u32 address, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
+ORDO_DEVICE void store_shared_int(u32 address, int x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
 ORDO_DEVICE void store_shared4(u32 address, u32 a, u32 b, u32 c, u32 d) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
@@ -67,6 +79,14 @@ ORDO_DEVICE void store_shared4(u32 address, u32 a, u32 b, u32 c, u32 d) {
 /// Four 8x8 matrices of 16-bit elements, rows of 16 bytes; lane l gives the address of row l % 8 of matrix l / 8.
 ORDO_DEVICE void store_matrix4(u32 address, u32 a, u32 b, u32 c, u32 d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+/// The inverse: the fragments that store_matrix4 would have written from.
+ORDO_DEVICE void load_matrix4(u32 address, u32& a, u32& b, u32& c, u32& d) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+               : "r"(address)
                : "memory");
 }
 
@@ -88,6 +108,9 @@ ORDO_DEVICE void fence_async_shared() { asm volatile("fence.proxy.async.shared::
 /// The same for global memory alone; the form without a space adds a MEMBAR.ALL.GPU (500 clk more, measured).
 ORDO_DEVICE void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
+/// For all state spaces: also for what other devices have written.
+ORDO_DEVICE void fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
 /// Programmatic dependent launch: waits until the kernels this one depends on have finished and their writes are visible.
 ORDO_DEVICE void wait_for_predecessors() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
@@ -103,6 +126,32 @@ ORDO_DEVICE u32 load_relaxed(const u32* address) {
 }
 /// After relaxed loads: makes an acquire of them.
 ORDO_DEVICE void fence_acquire() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+ORDO_DEVICE u32 load_acquire_system(const u32* address) {
+  u32 x;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(x) : "l"(address) : "memory");
+  return x;
+}
+ORDO_DEVICE void add_release_system(u32* address, u32 value) {
+  asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+ORDO_DEVICE void store_release_system(u32* address, u32 value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+ORDO_DEVICE u32 compare_and_swap_system(u32* address, u32 expected, u32 value) {
+  u32 old;
+  asm volatile("atom.acq_rel.sys.global.cas.b32 %0, [%1], %2, %3;"
+               : "=r"(old)
+               : "l"(address), "r"(expected), "r"(value)
+               : "memory");
+  return old;
+}
+/// Nanoseconds of a clock that all SMs share; its step is a microsecond or less.
+ORDO_DEVICE u64 global_nanoseconds() {
+  u64 t;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+  return t;
+}
+
 ORDO_DEVICE void add_release(u32* address, u32 value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }

@@ -33,6 +33,39 @@ ORDO_DEVICE void store_box(const TensorMap& map, u32 source, int row, int chunk,
                : "memory");
 }
 
+/// Loads a box of a 2-d map at column `x`, row `y`. What lies outside the tensor arrives as zeros.
+ORDO_DEVICE void load_tile(u32 destination, const TensorMap& map, u32 barrier, int x, int y) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+                   destination),
+               "l"(&map), "r"(barrier), "r"(x), "r"(y)
+               : "memory");
+}
+
+/// The same into every CTA of `ctas` (a bit each), at the same offset, completing on each CTA's own barrier.
+ORDO_DEVICE void load_tile_multicast(u32 destination, const TensorMap& map, u32 barrier, int x, int y, u16 ctas) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4}], "
+      "[%2], "
+      "%5;" ::"r"(destination),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "h"(ctas)
+      : "memory");
+}
+
+/// Stores a box; what lies outside the tensor is dropped.
+ORDO_DEVICE void store_tile(const TensorMap& map, u32 source, int x, int y) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map), "r"(source), "r"(x),
+               "r"(y)
+               : "memory");
+}
+
+/// Loads a run of a 1-d map from element `x` on.
+ORDO_DEVICE void load_run(u32 destination, const TensorMap& map, u32 barrier, int x) {
+  asm volatile(
+      "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3}], [%2];" ::"r"(destination),
+      "l"(&map), "r"(barrier), "r"(x)
+      : "memory");
+}
+
 ORDO_DEVICE void load_bulk(u32 destination, const void* source, u32 bytes, u32 barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(destination),
                "l"(source), "r"(bytes), "r"(barrier)

@@ -56,6 +56,13 @@ ORDO_DEVICE void pin(u32 (&x)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(x[i])::"memory");
 }
 
+/// Waits until at most `Pending` committed groups are in flight, whose accumulators are not touched here: what they read may be
+/// overwritten.
+template <int Pending>
+ORDO_DEVICE void mma_wait_operands() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+
 /// Waits until at most `Pending` committed groups are in flight; `d` belongs to one that is done.
 template <int Pending, int N>
 ORDO_DEVICE void mma_wait(float (&d)[N]) {

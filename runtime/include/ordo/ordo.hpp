@@ -105,6 +105,9 @@ class ORDO_API AttentionBackwardKernel {
   std::shared_ptr<Impl> impl_;
 };
 
+class OverlapGemmKernel;  // ordo/overlap_kernel.hpp
+struct OverlapPlan;
+
 struct EngineOptions {
   /// Cache file. Empty: $ORDO_CACHE, else $XDG_CACHE_HOME/ordo/cache.db, else ~/.cache/ordo/cache.db, else memory only.
   std::string cache_path;
@@ -152,6 +155,9 @@ class ORDO_API Engine {
   [[nodiscard]] Result<AttentionBackwardKernel> prepare(const Plan& plan, Flavour flavour = Flavour::normal);
   /// The same for the plan that plan() chooses. What is prepared already costs plan() and a look-up.
   [[nodiscard]] Result<AttentionBackwardKernel> prepare(const AttentionBackward& problem, const PlanRequest& request = {});
+
+  /// The same for an overlapped product; include ordo/overlap_kernel.hpp.
+  [[nodiscard]] Result<OverlapGemmKernel> prepare(const OverlapPlan& plan);
 
   /// Prepares every plan of `list`, and those that plan() chooses for its problems; where a CUDA context is current, loads them
   /// in it (then on this thread alone). The first failure ends it: cancelled (see PrepareOptions), or an error of prepare(plan).
