@@ -6,7 +6,7 @@
 #include <shared_mutex>
 #include <vector>
 
-#include "codegen/schedule/arrival.hpp"
+#include "codegen/schedule/visit_table.hpp"
 
 namespace ordo {
 namespace {
@@ -16,6 +16,7 @@ struct Copy {
   CUcontext context = nullptr;
   unsigned long long context_id = 0;
   CUdeviceptr data = 0;
+  AttentionBackward problem;  ///< that it was made for
 };
 
 /// Frees in the copy's own context, unless that is gone, and the memory with it.
@@ -33,10 +34,10 @@ Result<void> refuse_capture(const Driver& d, CUstream stream) {
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
   if (auto ok = d.check(d.streamIsCapturing(stream, &capture), "cuStreamIsCapturing"); !ok) return ok;
   if (capture == CU_STREAM_CAPTURE_STATUS_NONE) return {};
-  return Error{
-      ErrorCode::invalid_argument,
-      "The first launch of a plan with schedule arrival uploads its orders, which would break the stream capture under way. "
-      "Launch once outside of the capture first."};
+  return Error{ErrorCode::invalid_argument,
+               "The first launch of a plan with schedule arrival or a mask by expression uploads its orders, once for every "
+               "shape, which would break the stream capture under way. "
+               "Launch once outside of the capture first."};
 }
 
 Result<void> upload(const Driver& d, CUdeviceptr to, const std::vector<std::uint32_t>& words, CUstream stream) {
@@ -50,10 +51,11 @@ Result<void> upload(const Driver& d, CUdeviceptr to, const std::vector<std::uint
 Result<Copy> make_copy(const LoadedKernels& kernels, const AttentionBackward& problem, const Plan& plan, CUstream stream) {
   const Driver& d = *kernels.driver;
   if (auto ok = refuse_capture(d, stream); !ok) return ok.error();
-  const auto table = arrival_of(problem, plan);
+  const auto table = table_of(problem, plan);
   if (!table) return table.error();
   Copy copy;
   copy.kernels = &kernels;
+  copy.problem = problem;
   if (auto ok = d.check(d.ctxGetCurrent(&copy.context), "cuCtxGetCurrent"); !ok) return ok.error();
   if (auto ok = d.check(d.ctxGetId(copy.context, &copy.context_id), "cuCtxGetId"); !ok) return ok.error();
   const std::size_t bytes = table->words.size() * 4;
@@ -72,9 +74,9 @@ struct ArrivalTables::State {
   std::shared_mutex mutex;
   std::vector<Copy> copies;
 
-  const unsigned int* find(const LoadedKernels& kernels) const {
+  const unsigned int* find(const LoadedKernels& kernels, const AttentionBackward& problem) const {
     for (const Copy& copy : copies) {
-      if (copy.kernels == &kernels) return reinterpret_cast<const unsigned int*>(copy.data);
+      if (copy.kernels == &kernels && copy.problem == problem) return reinterpret_cast<const unsigned int*>(copy.data);
     }
     return nullptr;
   }
@@ -91,14 +93,14 @@ Result<const unsigned int*> ArrivalTables::get(const LoadedKernels& kernels, con
                                                CUstream stream) {
   {
     const std::shared_lock lock(state_->mutex);
-    if (const unsigned int* found = state_->find(kernels)) return found;
+    if (const unsigned int* found = state_->find(kernels, problem)) return found;
   }
   const std::unique_lock lock(state_->mutex);
-  if (const unsigned int* found = state_->find(kernels)) return found;
+  if (const unsigned int* found = state_->find(kernels, problem)) return found;
   const auto copy = make_copy(kernels, problem, plan, stream);
   if (!copy) return copy.error();
   state_->copies.push_back(*copy);
-  return state_->find(kernels);
+  return state_->find(kernels, problem);
 }
 
 }  // namespace ordo

@@ -1,4 +1,4 @@
-// The orders of schedule arrival on the devices that launch them.
+// The tables of visits (schedule arrival, masks by expression) on the devices that launch them.
 #pragma once
 
 #include <cuda.h>
@@ -11,7 +11,8 @@
 
 namespace ordo {
 
-/// Device copies of one plan's table, one in each context. Thread-safe. A launch finds its copy in well under a microsecond.
+/// Device copies of one plan's tables, one for each shape in each context. Thread-safe. A launch finds its copy in well under a
+/// microsecond.
 class ArrivalTables {
  public:
   ArrivalTables();

@@ -9,6 +9,7 @@
 
 #include "codegen/generate/config.hpp"
 #include "codegen/schedule/proof.hpp"
+#include "codegen/schedule/visit_table.hpp"
 #include "runtime/kernel_impl.hpp"
 #include "runtime/launch.hpp"
 #include "runtime/tensor_view.hpp"
@@ -288,7 +289,7 @@ Result<void> AttentionBackwardKernel::launch(const AttentionBackward& problem, c
   const LoadedKernel* main = kernels.find("main");
   AttentionFunctions functions{main->function, function("preprocess"), function("convert"), function("scales"),
                                main->resident_clusters};
-  if (plan.arrival) {
+  if (reads_table(plan)) {
     const auto table = impl_->arrival.get(kernels, problem, plan, stream);
     if (!table) return table.error();
     functions.arrival = *table;

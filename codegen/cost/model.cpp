@@ -8,6 +8,7 @@
 #include "codegen/cost/constants.hpp"
 #include "codegen/schedule/proof.hpp"
 #include "codegen/schedule/simulator.hpp"
+#include "codegen/schedule/visit_table.hpp"
 
 namespace ordo::cost {
 namespace {
@@ -148,10 +149,11 @@ Main simulated(const AttentionBackward& problem, const Geometry& g, const Plan& 
   simulation.record = false;
   simulation.prove = false;
   Result<ArrivalTable> table{ArrivalTable{}};
-  if (plan.arrival) {
-    table = arrival_of(problem, plan);
+  if (reads_table(plan)) {
+    table = table_of(problem, plan);
     if (!table) return closed_form(g, plan, rates);
     simulation.table = &*table;
+    simulation.mask = mask_of(problem, plan);
   }
   const auto report = simulate(simulation);
   if (!report) return closed_form(g, plan, rates);
@@ -161,6 +163,13 @@ Main simulated(const AttentionBackward& problem, const Geometry& g, const Plan& 
   for (const WorkerTime& worker : report->workers) busy += worker.busy;
   const double seconds = report->makespan + rounds * rates.item;
   return {seconds, stall, std::max(0.0, report->makespan - busy / plan.workers - stall)};
+}
+
+/// The share of tiles that a mask by expression leaves alive: what the closed forms, which know no such mask, overestimate by.
+double live_share(const AttentionBackward& problem, const Geometry& g, const Plan& plan) {
+  const auto mask = mask_of(problem, plan);
+  if (!mask) return 1;
+  return static_cast<double>(live_tiles(TileMap(g, mask))) / (static_cast<double>(g.units) * g.q_tiles);
 }
 
 double auxiliary_seconds(const AttentionBackward& problem, const Plan& plan, const Target& target) {
@@ -184,7 +193,11 @@ Prediction predict(const AttentionBackward& problem, const Plan& plan, const Tar
   const Rates rates = rates_of(plan, target);
   const double tasks = static_cast<double>(g.units) * g.q_tiles * plan.group * g.walks;
   const bool simulate_it = plan.accumulate == Accumulate::ordered && tasks <= kMostSimulatedTasks;
-  const Main main = simulate_it ? simulated(problem, g, plan, rates) : closed_form(g, plan, rates);
+  Main main = simulate_it ? simulated(problem, g, plan, rates) : closed_form(g, plan, rates);
+  if (!simulate_it) {
+    const double share = live_share(problem, g, plan);
+    main = {main.seconds * share, main.stall * share, main.imbalance * share};
+  }
   const double auxiliary = auxiliary_seconds(problem, plan, target);
   return {(main.seconds + auxiliary) * 1e3, main.stall * 1e3, main.imbalance * 1e3, auxiliary * 1e3, simulate_it};
 }

@@ -9,6 +9,7 @@
 #include "codegen/fit.hpp"
 #include "codegen/schedule/arrival.hpp"
 #include "codegen/schedule/proof.hpp"
+#include "codegen/schedule/visit_table.hpp"
 #include "ordo/plan.hpp"
 
 namespace ordo {
@@ -67,7 +68,8 @@ int head_group_for(const AttentionBackward& problem, const Plan& plan) {
 
 /// The visits that schedule arrival may be given. In simulations of the suite's cells and of 65536 tokens no other way was ahead
 /// of these.
-std::vector<ArrivalVisits> visits_for(const schedule::Geometry& g) {
+std::vector<ArrivalVisits> visits_for(const schedule::Geometry& g, bool by_expression) {
+  if (by_expression) return {ArrivalVisits::down, ArrivalVisits::greedy};
   if (!g.causal) return {ArrivalVisits::rotate};
   if (g.wave == g.units) return {ArrivalVisits::up_and_down};
   return {ArrivalVisits::down, ArrivalVisits::greedy};
@@ -78,10 +80,12 @@ Result<Plan> with_arrival(const AttentionBackward& problem, Plan plan, const Tar
   const SimulationCosts costs = cost::task_clocks(plan, target);
   const auto clocks = [](double value) { return static_cast<int>(value); };
   const schedule::Geometry g = make_geometry(problem, plan);
+  const TileMap tiles(g, mask_of(problem, plan));
   double shortest = 0;
-  for (const ArrivalVisits visits : visits_for(g)) {
-    const auto table = make_arrival(g, plan.group, plan.workers, costs, visits, TileMap(g));
+  for (const ArrivalVisits visits : visits_for(g, problem.mask.expression() != nullptr)) {
+    auto table = make_arrival(g, plan.group, plan.workers, costs, visits, tiles);
     if (!table) return table.error();
+    add_mask(problem, plan, *table);
     const double makespan = table->makespan / table->patterns();
     if (plan.arrival && makespan >= shortest) continue;
     shortest = makespan;

@@ -11,6 +11,7 @@
 
 #include "codegen/hash/sha256.hpp"
 #include "codegen/schedule/proof.hpp"
+#include "codegen/schedule/visit_table.hpp"
 
 namespace ordo {
 namespace {
@@ -57,12 +58,7 @@ class Run {
 
   /// Errors when the table would be too large.
   Result<void> read(const TileMap& tiles) {
-    if (g_.q_tiles > schedule::kMostVisited || g_.units > schedule::kMostVisited) {
-      return Error{ErrorCode::unsupported,
-                   fmt::format("schedule arrival numbers at most {} Q tiles and units, and a head has {} and {}; "
-                               "use another schedule",
-                               schedule::kMostVisited, g_.q_tiles, g_.units)};
-    }
+    if (auto fits = check_table_size(g_, 0); !fits) return fits;
     tiles_.resize(static_cast<std::size_t>(g_.units));
     std::int64_t live = 0;
     for (int unit = 0; unit < g_.units; ++unit) {
@@ -78,11 +74,7 @@ class Run {
     // Heads beyond what a table of a sensible size holds repeat the orders of the first.
     constexpr std::int64_t kManyVisits = 1 << 18;
     members_ = static_cast<int>(std::clamp<std::int64_t>(kManyVisits / std::max<std::int64_t>(live * patterns_, 1), 1, heads_));
-    if (live * patterns_ * members_ > kMostVisits) {
-      return Error{ErrorCode::unsupported,
-                   fmt::format("schedule arrival would need a table of {} visits; {} are the most. Use another schedule",
-                               live * patterns_ * members_, kMostVisits)};
-    }
+    if (auto fits = check_table_size(g_, live * patterns_ * members_); !fits) return fits;
     order_.resize(tiles_.size());
     std::iota(order_.begin(), order_.end(), 0);
     std::stable_sort(order_.begin(), order_.end(), [this](int a, int b) {
@@ -301,6 +293,24 @@ std::uint64_t ArrivalTable::hash() const {
   return std::stoull(hex.substr(0, 16), nullptr, 16);
 }
 
+Result<void> check_table_size(const Geometry& g, std::int64_t visits) {
+  if (g.q_tiles > schedule::kMostVisited || g.units > schedule::kMostVisited) {
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("schedule arrival, and a mask by expression, number at most {} Q tiles and units, and a head has {} and {}; "
+                    "use another schedule, or shorter sequences",
+                    schedule::kMostVisited, g.q_tiles, g.units)};
+  }
+  if (visits > kMostVisits) {
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("schedule arrival, or a mask by expression, would need a table of {} visits; {} are the most. Use another "
+                    "schedule, or shorter sequences",
+                    visits, kMostVisits)};
+  }
+  return {};
+}
+
 Result<ArrivalTable> make_arrival(const Geometry& geometry, int heads, std::int64_t workers, const SimulationCosts& costs,
                                   ArrivalVisits visits, const TileMap& tiles) {
   Run run(geometry, heads, workers, costs, visits);
@@ -317,14 +327,17 @@ SimulationCosts costs_of(const Arrival& a) {
 }
 
 namespace {
-Result<ArrivalTable> simulate_arrival(const Geometry& g, const Plan& plan) {
-  return make_arrival(g, plan.group, plan.workers, costs_of(*plan.arrival), plan.arrival->visits, TileMap(g));
+Result<ArrivalTable> simulate_arrival(const AttentionBackward& problem, const Geometry& g, const Plan& plan) {
+  auto table = make_arrival(g, plan.group, plan.workers, costs_of(*plan.arrival), plan.arrival->visits,
+                            TileMap(g, mask_of(problem, plan)));
+  if (table) add_mask(problem, plan, *table);
+  return table;
 }
 }  // namespace
 
 Result<Plan> with_arrival_hash(const AttentionBackward& problem, Plan plan) {
   if (!plan.arrival) return plan;
-  const auto table = simulate_arrival(make_geometry(problem, plan), plan);
+  const auto table = simulate_arrival(problem, make_geometry(problem, plan), plan);
   if (!table) return table.error();
   plan.arrival->hash = table->hash();
   return plan;
@@ -332,7 +345,7 @@ Result<Plan> with_arrival_hash(const AttentionBackward& problem, Plan plan) {
 
 Result<ArrivalTable> arrival_of(const AttentionBackward& problem, const Plan& plan) {
   const Geometry g = make_geometry(problem, plan);
-  auto table = simulate_arrival(g, plan);
+  auto table = simulate_arrival(problem, g, plan);
   if (!table || table->hash() == plan.arrival->hash) return table;
   return Error{
       ErrorCode::invalid_plan,

@@ -35,6 +35,9 @@ struct ArrivalTable {
 Result<ArrivalTable> make_arrival(const schedule::Geometry& geometry, int heads, std::int64_t workers,
                                   const SimulationCosts& costs, ArrivalVisits visits, const TileMap& tiles);
 
+/// Whether the words of a table can name the tiles of a geometry and hold so many visits. Errors: unsupported.
+Result<void> check_table_size(const schedule::Geometry& geometry, std::int64_t visits);
+
 /// What `plan.arrival` says of the costs.
 SimulationCosts costs_of(const Arrival& arrival);
 

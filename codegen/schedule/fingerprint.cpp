@@ -5,6 +5,7 @@
 #include "codegen/hash/sha256.hpp"
 #include "codegen/schedule/proof.hpp"
 #include "codegen/schedule/rules.hpp"
+#include "codegen/schedule/visit_table.hpp"
 
 namespace ordo {
 namespace {
@@ -31,9 +32,9 @@ std::string walk_hash(const schedule::Geometry& g, const ScheduleRules& rules, b
 std::string order_fingerprint(const AttentionBackward& problem, const Plan& plan) {
   const schedule::Geometry g = make_geometry(problem, plan);
   Result<ArrivalTable> table{ArrivalTable{}};
-  if (plan.arrival) table = arrival_of(problem, plan);
+  if (reads_table(plan)) table = table_of(problem, plan);
   if (!table) return "";
-  const ScheduleRules rules(g, plan.arrival ? table->words.data() : nullptr);
+  const ScheduleRules rules(g, reads_table(plan) ? table->words.data() : nullptr);
   std::string text = fmt::format(
       "order 1 head_dim={} tile_q={} tile_kv={} cluster={} group={} accumulate={} units={} q_tiles={} ", plan.head_dim,
       plan.tile_q, plan.tile_kv, plan.cluster, plan.group, to_string(plan.accumulate), g.units, g.q_tiles);

@@ -29,9 +29,11 @@ Result<void> prove_schedule(const schedule::Geometry& geometry, std::int64_t wor
                              "seqlen_k and add the gradients",
                              g.units, g.q_tiles, limits::kMostProvedTiles)};
   }
-  if ((g.kind == schedule::Kind::arrival) != (table != nullptr) || (table != nullptr && !table->fits(g))) {
+  const bool needs_table = g.kind == schedule::Kind::arrival;
+  if ((needs_table && table == nullptr) || (table != nullptr && (!table->fits(g) || (!needs_table && !mask)))) {
     return Error{ErrorCode::invalid_plan,
-                 "schedule arrival needs the table that was made for its tiles, and no other schedule does"};
+                 "schedule arrival needs the table that was made for its tiles; no other schedule does, unless the mask is an "
+                 "expression"};
   }
   const TileMap map = mask ? TileMap(g, mask) : TileMap(g);
   const ScheduleRules rules(g, table != nullptr ? table->words.data() : nullptr);

@@ -58,7 +58,7 @@ struct MainParams {
   Shape shape;
   float scale;
   float scale_log2;             ///< scale * log2(e)
-  const unsigned int* arrival;  ///< schedule arrival only: the table of visits (schedule/schedule.cuh)
+  const unsigned int* arrival;  ///< schedule arrival and masks by expression: the table of visits (schedule/schedule.cuh)
   AdderClocks* stalls;          ///< measure_stalls only: [CTA][2]
 };
 

@@ -78,8 +78,8 @@ struct Scheduler {
     return {Item::none, 0, 0, 0};
   }
   static __device__ __forceinline__ Item work_of(const MainParams& params, const schedule::Geometry& g, schedule::Item at) {
-    if constexpr (kArrival) at = schedule::arrival_item(g, params.arrival, at);
-    const int steps = kArrival ? schedule::arrival_steps(g, params.arrival, at) : schedule::steps(g, at.unit);
+    if constexpr (kReadsTable) at = schedule::arrival_item(g, params.arrival, at);
+    const int steps = kReadsTable ? schedule::arrival_steps(g, params.arrival, at) : schedule::steps(g, at.unit);
     return {at.flipped ? Item::walk_down : Item::walk_up, at.walk, at.unit, steps * config.group};
   }
   static __device__ __forceinline__ int walks_of(const schedule::Geometry& g, int group) {
@@ -140,15 +140,27 @@ template <>
 struct VisitsOf<true> {
   const unsigned int* word;
   unsigned int read;  // one ahead, so that nobody waits for memory; after the last visit it is never used
+  // Masks by expression: what the visit that next() gave last sees (schedule.cuh), and the same one ahead.
+  int distance = 0;
+  unsigned int seen = 0, seen_ahead = 0;
   __device__ __forceinline__ VisitsOf(const MainParams& params, const schedule::Geometry& g, const schedule::Item& at, int member)
-      : word(schedule::arrival_visits(g, params.arrival, at, member)), read(*word) {}
+      : word(schedule::arrival_visits(g, params.arrival, at, member)), read(*word) {
+    if constexpr (config.mask_expression) {
+      distance = schedule::mask_distance(g, params.arrival);
+      seen_ahead = word[distance];
+    }
+  }
   __device__ __forceinline__ schedule::Visit next(const schedule::Geometry&, const schedule::Item&) {
     const schedule::Visit visit = schedule::unpack_visit(read);
     read = *++word;
+    if constexpr (config.mask_expression) {
+      seen = seen_ahead;
+      seen_ahead = word[distance];
+    }
     return visit;
   }
 };
-using Visits = VisitsOf<kArrival>;
+using Visits = VisitsOf<kReadsTable>;
 
 /// Loads Q, K, V, dO and the row statistics of every step, and announces each step. One lane.
 struct Loader {
@@ -222,7 +234,9 @@ struct Loader {
       for (int t = item.steps / config.group; t > 0; --t) {
         const schedule::Visit visit = visits.next(g, at);
         if (--left == 0) flags |= Step::last;
-        load_step({4 * visit.q + flags, head_tile + visit.q, visit.rank, more}, head, batch);
+        Step step{4 * visit.q + flags, head_tile + visit.q, visit.rank, more};
+        if constexpr (config.mask_expression) step.more |= static_cast<int>(visits.seen) << Step::kSeenShift;
+        load_step(step, head, batch);
         if (flags & Step::first) load_kv(item.unit, kv_head, batch);
         flags = 0;
       }
@@ -242,10 +256,10 @@ struct Loader {
 #pragma unroll 1
     for (int i = 0; i < kConvertTiles; ++i) {
       const int tile = item.first + i * config.cluster + static_cast<int>(rank);
-      const int contributors = tile < item.unit ? schedule::contributors(g, tile % g.q_tiles) : 0;
+      const int expected = tile < item.unit ? contributors(params, g, tile % g.q_tiles) : 0;
       const char* from = static_cast<const char*>(params.scratch.dq) + static_cast<size_t>(tile) * (kSlices * kSliceBytes);
-      load_half(barriers.q_full, barriers.q_empty, layout.q, from, contributors > 0);
-      load_half(barriers.do_full, barriers.do_empty, layout.d_o, from + kQBytes, contributors > 0);
+      load_half(barriers.q_full, barriers.q_empty, layout.q, from, expected > 0);
+      load_half(barriers.do_full, barriers.do_empty, layout.d_o, from + kQBytes, expected > 0);
       stage.advance();
     }
   }
@@ -257,10 +271,10 @@ struct Loader {
 #pragma unroll 4  // all at once would spill at head_dim 64
     for (int i = 0; i < kConvertTiles; ++i) {
       const int tile = schedule::minimum(item.first + i * config.cluster + static_cast<int>(rank), item.unit - 1);
-      const u32 contributors = static_cast<u32>(schedule::contributors(g, tile % g.q_tiles));
+      const u32 expected = static_cast<u32>(contributors(params, g, tile % g.q_tiles));
 #pragma unroll
       for (u32 slice = 0; slice < (kExchange ? 2u : 1u); ++slice)
-        missing |= load_relaxed(semaphore(params, tile, slice)) ^ contributors;
+        missing |= load_relaxed(semaphore(params, tile, slice)) ^ expected;
     }
     return missing == 0;
   }
@@ -440,7 +454,8 @@ ORDO_DEVICE void announce_adds(const MainParams& params, Shared shared, u32 rank
     add_release(semaphore(params, step.tile, rank), 1u);
     barrier_arrive(shared.barrier(barriers.added_empty + added.slot));
     added.advance();
-    if (kWaitsOnLater && (step.place & Step::last) != 0 && step.more == 0) barrier_arrive_remote(map_to_cta(shared.barrier(barriers.item_done), 0));
+    if (kWaitsOnLater && (step.place & Step::last) != 0 && (step.more & 1) == 0)
+      barrier_arrive_remote(map_to_cta(shared.barrier(barriers.item_done), 0));
   }
 }
 

@@ -229,4 +229,22 @@ ORDO_HOST_DEVICE constexpr const unsigned* arrival_visits(const Geometry& g, con
   return table + arrival_begins(g, table, item)[0] + member % static_cast<int>(table[1]) * steps;
 }
 
+// Masks by expression: behind the visits and one word that is read ahead come the contributors of every Q tile, and then for
+// every visit, in the same order, what it sees: bit s where the 64-key slice s of the unit has keys to hide, bit 4 + s where it
+// sees nothing at all.
+
+/// The word behind the visits.
+ORDO_HOST_DEVICE constexpr unsigned visits_end(const Geometry& g, const unsigned* table) {
+  return table[1 + static_cast<int>(table[0]) * (2 * g.units + 1)];
+}
+/// How many units add into Q tile `q`.
+ORDO_HOST_DEVICE constexpr int table_contributors(const Geometry& g, const unsigned* table, int q) {
+  return static_cast<int>(table[visits_end(g, table) + 1u + static_cast<unsigned>(q)]);
+}
+/// From a visit's word to what it sees.
+ORDO_HOST_DEVICE constexpr int mask_distance(const Geometry& g, const unsigned* table) {
+  return static_cast<int>(visits_end(g, table)) + 1 + g.q_tiles - (2 + static_cast<int>(table[0]) * (2 * g.units + 1));
+}
+inline constexpr int kHiddenShift = 4;
+
 }  // namespace ordo::schedule
