@@ -35,11 +35,11 @@ Result<void> check_ranges(const OverlapPlan& plan) {
 
 /// The tiles that a kernel exists for: two consumer warpgroups of 64 rows, accumulators in registers.
 Result<void> check_tile(const OverlapPlan& plan) {
-  const bool width = plan.tile_n % 32 == 0 && plan.tile_n >= 64 && plan.tile_n <= 256;
+  const bool width = plan.tile_n % 64 == 0 && plan.tile_n >= 64 && plan.tile_n <= 256;
   if (plan.tile_m != 128 || plan.tile_k != 64 || !width)
     return invalid(
-        fmt::format("no kernel exists for tile_m {}, tile_n {}, tile_k {}; there are tile_m 128, tile_n 64, 96, "
-                    "128, ... 256, tile_k 64",
+        fmt::format("no kernel exists for tile_m {}, tile_n {}, tile_k {}; there are tile_m 128, tile_n 64, "
+                    "128, 192 and 256, tile_k 64",
                     plan.tile_m, plan.tile_n, plan.tile_k));
   if (plan.b == Storage::row && plan.tile_n % (64 * plan.cluster) != 0)
     return invalid(

@@ -125,6 +125,7 @@ ORDO_DEVICE u32* semaphore(const MainParams& params, int tile, u32 rank) {
 /// The visits of an item for one query head, one after another: computed, or for arrival read.
 template <bool Read>
 struct VisitsOf {
+  static constexpr unsigned int seen = 0;  // of masks by expression, which read the table
   int q;
   __device__ __forceinline__ VisitsOf(const MainParams&, const schedule::Geometry& g, const schedule::Item& at, int)
       : q(schedule::start_q(g, at)) {}

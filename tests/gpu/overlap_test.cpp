@@ -35,7 +35,7 @@ Case make_case(OverlapOp op, int ranks, std::int64_t m, std::int64_t n, std::int
 std::vector<Case> cases() {
   const OverlapPlan small{.tile_n = 128, .cluster = 1, .group_m = 2, .sub_slices = 3};
   const OverlapPlan wide{.sub_slices = 2};
-  const OverlapPlan odd{.tile_n = 224, .cluster = 2, .group_m = 1};
+  const OverlapPlan odd{.tile_n = 192, .cluster = 2, .group_m = 1};
   OverlapPlan fp32 = wide;
   fp32.partial = OutputType::fp32;
   OverlapPlan direct = small;
