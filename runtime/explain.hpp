@@ -22,7 +22,7 @@ struct MissExplanation {
   std::string layer;   ///< the file that has it; empty for a miss
   std::string file;    ///< of the nearest entry
   std::optional<cache::Entry> nearest;
-  std::vector<KeyDifference> differences;  ///< from `nearest`, which is what would have to change for a hit
+  std::vector<KeyDifference> differences;           ///< from `nearest`, which is what would have to change for a hit
   [[nodiscard]] ORDO_API std::string text() const;  ///< a few lines for a person
 };
 

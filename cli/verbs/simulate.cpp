@@ -125,7 +125,8 @@ Verb add_simulate(CLI::App& app) {
   verb->add_option("--svg", options->svg, "Write a Gantt chart")->type_name("FILE");
   verb->add_flag("--json", options->json, "Print JSON, and nothing else, on standard output");
   verb->footer(
-      "ordo simulate overlap --help is about products and their exchange.\nExample:\n  ordo simulate --schedule shift --mask full --kv-tiles 8 --q-tiles 8 --heads 4 --workers 8 --compute 5 "
+      "ordo simulate overlap --help is about products and their exchange.\nExample:\n  ordo simulate --schedule shift --mask "
+      "full --kv-tiles 8 --q-tiles 8 --heads 4 --workers 8 --compute 5 "
       "--reduce 1 --svg shift.svg\n"
       "KV tiles are dispatched head after head to the worker that is free first; every live tile costs the same unless "
       "--diagonal\n"

@@ -315,7 +315,8 @@ std::string to_toml(const ShapeList& list) {
     out += fmt::format(
         "\n[[{}]]\nbatch = {}\nseqlen_q = {}\nseqlen_k = {}\nheads = {}\nkv_heads = {}\nhead_dim = {}\nmask = {}\ndtype = "
         "\"{}\"\n",
-        kFamily, p.batch, p.seqlen_q, p.seqlen_k, p.heads, p.kv_heads, p.head_dim, toml_string(to_string(p.mask)), to_string(p.dtype));
+        kFamily, p.batch, p.seqlen_q, p.seqlen_k, p.heads, p.kv_heads, p.head_dim, toml_string(to_string(p.mask)),
+        to_string(p.dtype));
     if (listed.request.schedule) out += fmt::format("schedule = \"{}\"\n", to_string(*listed.request.schedule));
     if (listed.request.accumulate) out += fmt::format("accumulate = \"{}\"\n", to_string(*listed.request.accumulate));
     if (listed.request.static_shape) out += "static_shape = true\n";

@@ -56,9 +56,8 @@ TEST_CASE("cli: help has an example for every verb") {
   const Folder folder;
   CHECK(ordo_command(folder, "--help").code == 0);
   CHECK(ordo_command(folder, "--version").out.starts_with("ordo "));
-  for (const std::string verb :
-       {"doctor", "plan", "generate", "compile", "run", "check", "bench", "inspect", "simulate", "tune", "query", "tuning",
-        "precompile", "cache", "manifest", "explain-miss"}) {
+  for (const std::string verb : {"doctor", "plan", "generate", "compile", "run", "check", "bench", "inspect", "simulate", "tune",
+                                 "query", "tuning", "precompile", "cache", "manifest", "explain-miss"}) {
     const Outcome help = ordo_command(folder, verb + " --help");
     CHECK(help.code == 0);
     CHECK(help.err.empty());

@@ -29,9 +29,9 @@ enum class ErrorCode {
   driver,            ///< a CUDA driver call failed
   io,                ///< a file could not be read or written, or holds what it should not
   cache,             ///< the cache store failed (never returned by a launch: the engine works without it)
-  not_prepared,      ///< a kernel that is not ready was asked for where none may be made: after seal(), or while a stream captures
-  cancelled,         ///< the caller asked to stop
-  internal,          ///< a bug in ordo
+  not_prepared,  ///< a kernel that is not ready was asked for where none may be made: after seal(), or while a stream captures
+  cancelled,     ///< the caller asked to stop
+  internal,      ///< a bug in ordo
 };
 
 /// The code's name as it appears in messages and JSON, e.g. "invalid_problem".
