@@ -33,9 +33,9 @@ int run_unguarded(int argc, char** argv) {
       "Example:\n  ordo check attention-backward --seqlen 1000 --heads 4 --mask causal\n\n"
       "Exit codes: 0 ok, 1 a check failed, 2 bad usage, 3 the environment lacks something.\n"
       "ordo VERB --help has the options of a verb and an example.");
-  const std::vector<Verb> verbs = {add_doctor(app),   add_plan_verb(app), add_generate(app), add_compile(app),
-                                   add_run(app),      add_check(app),     add_bench(app),    add_inspect(app),
-                                   add_simulate(app), add_tune(app),      add_query(app),    add_tuning_verb(app)};
+  const std::vector<Verb> verbs = {add_doctor(app), add_plan_verb(app),   add_generate(app), add_compile(app),  add_run(app),
+                                   add_check(app),  add_bench(app),       add_inspect(app),  add_simulate(app), add_tune(app),
+                                   add_query(app),  add_tuning_verb(app), add_audit(app),    add_calibrate(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& problem) {

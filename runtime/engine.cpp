@@ -7,10 +7,12 @@
 #include <mutex>
 
 #include "ordo/ordo.hpp"
+#include "runtime/calibration.hpp"
 #include "runtime/device.hpp"
 #include "runtime/kernel_builder.hpp"
 #include "runtime/kernel_impl.hpp"
 #include "runtime/plan_lock.hpp"
+#include "runtime/plan_memo.hpp"
 
 namespace ordo {
 
@@ -35,6 +37,16 @@ Result<Target> choose_target(const EngineOptions& options) {
   return parse_target("h200");
 }
 
+/// A calibration that cannot be used is no reason not to plan.
+std::shared_ptr<const cost::Constants> load_calibration(const EngineOptions& options, const Target& target) {
+  const std::optional<std::string> path = options.calibration_path.empty() ? calibration_path(target) : options.calibration_path;
+  if (!path) return nullptr;
+  auto constants = read_calibration(*path, target);
+  if (constants) return *std::move(constants);
+  if (options.warn) options.warn(constants.error().message + ". Planning with the constants that are shipped.");
+  return nullptr;
+}
+
 }  // namespace
 
 struct Engine::Impl {
@@ -43,6 +55,8 @@ struct Engine::Impl {
   Target target;
   EngineOptions options;
   std::optional<PlanLock> pinned;
+  std::shared_ptr<const cost::Constants> constants;  ///< of a calibration; null: those shipped
+  PlanMemo plans;
   KernelBuilder builder;
   std::mutex mutex;
   /// By the plan's text. A future, so that of several threads that ask for one plan the first builds it and the others wait.
@@ -52,7 +66,8 @@ struct Engine::Impl {
       : target(std::move(chosen)),
         options(std::move(made_with)),
         pinned(std::move(plan_lock)),
-        builder({options.cache_path, options.memory_cache_only, options.warn}) {}
+        constants(load_calibration(options, target)),
+        builder({options.cache_path, options.memory_cache_only, options.warn, options.allow_spills}) {}
 
   Prepared build(const Plan& plan, const std::string& text) {
     Result<std::vector<KernelSource>> sources = generate(plan, target);
@@ -119,7 +134,13 @@ const Target& Engine::target() const { return impl_->target; }
 const EngineOptions& Engine::options() const { return impl_->options; }
 
 Result<PlanChoice> Engine::plan(const AttentionBackward& problem, const PlanRequest& request) const {
-  return impl_->pinned ? impl_->pinned->plan(problem, request) : make_plan(problem, impl_->target, request);
+  if (impl_->pinned) return impl_->pinned->plan(problem, request);
+  if (const auto known = impl_->plans.find(problem, request)) return *known;
+  PlanRequest asked = request;
+  if (!asked.constants) asked.constants = impl_->constants;
+  Result<PlanChoice> choice = make_plan(problem, impl_->target, asked);
+  if (choice) impl_->plans.keep(problem, request, std::make_shared<const PlanChoice>(*choice));
+  return choice;
 }
 
 Result<AttentionBackwardKernel> Engine::prepare(const Plan& plan) {

@@ -141,6 +141,7 @@ struct KernelBuilder::State {
     }
     if (!*found) return std::nullopt;
     cache::Entry entry = **std::move(found);
+    if (entry.spill_bytes != 0 && !options.allow_spills) return std::nullopt;  // compiling it again says what is wrong with it
     const Result<CubinKernel> kernel = find_kernel(entry, source);
     if (kernel) return built(source, std::move(entry), *kernel, true);
     // Intact, yet no cubin for this source: somebody stored what he should not have.
@@ -152,7 +153,7 @@ struct KernelBuilder::State {
 
   Result<BuiltKernel> compile(std::optional<cache::Store>& store, const Compiler& compiler, const KernelSource& source,
                               const std::string& plan) {
-    Result<Cubin> cubin = compiler.compile(source);
+    Result<Cubin> cubin = compiler.compile(source, options.allow_spills);
     if (!cubin) return cubin.error();
     const std::vector<std::string> flags = Compiler::flags(source.arch);
     cache::Entry entry;

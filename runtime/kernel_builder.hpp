@@ -17,6 +17,7 @@ struct KernelBuilderOptions {
   std::string cache_path;  ///< empty: cache::default_path()
   bool memory_cache_only = false;
   std::function<void(const std::string&)> warn;  ///< as EngineOptions::warn; may be empty
+  bool allow_spills = false;                     ///< as EngineOptions::allow_spills
 };
 
 struct BuiltKernel {
@@ -31,7 +32,7 @@ struct BuiltKernel {
 /// counts.
 ///
 /// A cache that fails never fails a build: the kernels are compiled and kept in memory, and `warn` hears of it once a cause.
-class KernelBuilder {
+class ORDO_API KernelBuilder {
  public:
   explicit KernelBuilder(KernelBuilderOptions options);
 

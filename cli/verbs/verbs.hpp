@@ -27,5 +27,7 @@ Verb add_simulate(CLI::App& app);
 Verb add_tune(CLI::App& app);
 Verb add_query(CLI::App& app);
 Verb add_tuning_verb(CLI::App& app);
+Verb add_audit(CLI::App& app);
+Verb add_calibrate(CLI::App& app);
 
 }  // namespace ordo::cli

@@ -15,6 +15,13 @@ struct Shared {
   __device__ __forceinline__ u32 barrier(int number) const { return at(layout.barriers) + 8u * static_cast<u32>(number); }
 };
 
+/// Announces step `number` to every warp that waits for it. One thread.
+ORDO_DEVICE void announce_step(Shared shared, u32 number, Step step) {
+  store_shared4(shared.at(layout.steps) + (number % kStepSlots) * 16u, static_cast<u32>(step.place), static_cast<u32>(step.tile),
+                static_cast<u32>(step.turn), 0);
+  barrier_arrive(shared.barrier(barriers.step_full) + 8u * (number % kStepSlots));
+}
+
 ORDO_DEVICE Step read_step(Shared shared, u32 number) {
   const int4 x = load_shared_int4(shared.at(layout.steps) + (number % kStepSlots) * 16u);
   return {x.x, x.y, x.z, x.w};
@@ -149,9 +156,7 @@ struct Loader {
   }
 
   __device__ __forceinline__ void announce(Step step) {
-    store_shared4(shared.at(layout.steps) + (number % kStepSlots) * 16u, static_cast<u32>(step.place),
-                  static_cast<u32>(step.tile), static_cast<u32>(step.turn), 0);
-    barrier_arrive(shared.barrier(barriers.step_full) + 8u * (number % kStepSlots));
+    if constexpr (!config.state_in_consumer) announce_step(shared, number, step);
     ++number;
   }
 

@@ -89,6 +89,11 @@ struct EngineOptions {
   /// Cache file. Empty: $ORDO_CACHE, else $XDG_CACHE_HOME/ordo/cache.db, else ~/.cache/ordo/cache.db, else memory only.
   std::string cache_path;
   bool memory_cache_only = false;
+  /// Take kernels whose registers spill, which are otherwise refused: to measure what a spill costs.
+  bool allow_spills = false;
+  /// Constants of the cost model, as `ordo calibrate` stored them for the target. Empty: $ORDO_COST, else
+  /// $XDG_CONFIG_HOME/ordo/cost-TARGET.json, else ~/.config/ordo/cost-TARGET.json; where there is none, those shipped.
+  std::string calibration_path = {};
   /// Called for things a person should know and no caller can act on (a cache that cannot be written, say); at most once a cause.
   /// Called from the thread that met it. The library prints nothing.
   std::function<void(const std::string&)> warn;
