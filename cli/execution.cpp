@@ -128,10 +128,10 @@ void print_exact(const std::optional<ExactReport>& exact) {
         exact->bound_over_actual, exact->probability_sum, exact->safe() ? "ok" : "TOO MUCH (the LSE does not belong to q and k)");
 }
 
-Result<AttentionBackwardKernel> prepare_kernel(const Options& options, const Choice& made) {
+Result<AttentionBackwardKernel> prepare_kernel(const Options& options, const Choice& made, Flavour flavour) {
   auto engine = make_engine(options, made.target);
   if (!engine) return engine.error();
-  return engine->prepare(made.choice.plan);
+  return engine->prepare(made.choice.plan, flavour);
 }
 
 }  // namespace ordo::cli

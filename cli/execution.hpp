@@ -51,6 +51,6 @@ Json exact_json(const std::optional<ExactReport>& exact);
 void print_exact(const std::optional<ExactReport>& exact);
 
 /// Compiles the plan's kernels, or takes them from the cache.
-Result<AttentionBackwardKernel> prepare_kernel(const Options& options, const Choice& made);
+Result<AttentionBackwardKernel> prepare_kernel(const Options& options, const Choice& made, Flavour flavour = Flavour::normal);
 
 }  // namespace ordo::cli

@@ -83,7 +83,8 @@ void add_shape(CLI::App& verb, Options& options) {
 }
 
 void add_plan(CLI::App& verb, Options& options) {
-  auto* schedule = verb.add_option("--schedule", options.schedule, "ascending, descending, shift (full) or alternate (causal)")
+  auto* schedule = verb.add_option("--schedule", options.schedule,
+                                   "ascending, descending, arrival, shift (full), alternate or symmetric_shift (causal)")
                        ->type_name("NAME");
   auto* accumulate = verb.add_option("--accumulate", options.accumulate, "ordered, exact or atomic (ordered)")->type_name("NAME");
   auto* fixed = verb.add_flag("--static-shape", options.static_shape, "Bake the shape into the kernels");

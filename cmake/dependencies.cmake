@@ -1,6 +1,16 @@
 # Third-party libraries. All of them are private: nothing that links libordo sees them.
 
 find_package(fmt 9 REQUIRED)
+# In an archive of our own, so that neither libordo nor its users need the distribution's shared fmt, and every file does not
+# compile it again. Other versions want other instantiations: header-only.
+if(fmt_VERSION VERSION_LESS 10)
+  add_library(ordo_fmt STATIC "${CMAKE_CURRENT_LIST_DIR}/fmt/fmt.cpp")
+  get_target_property(FMT_INCLUDE_DIRS fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
+  target_include_directories(ordo_fmt SYSTEM PUBLIC ${FMT_INCLUDE_DIRS})
+else()
+  add_library(ordo_fmt INTERFACE)
+  target_link_libraries(ordo_fmt INTERFACE fmt::fmt-header-only)
+endif()
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
 # Shape lists. Headers alone: the distributions' package files ask for their shared library, which users of libordo would need too.

@@ -6,6 +6,7 @@
 
 #include "codegen/limits.hpp"
 #include "codegen/schedule/proof.hpp"
+#include "codegen/schedule/visit_table.hpp"
 
 namespace ordo {
 namespace {
@@ -57,13 +58,25 @@ Result<void> check_counts(const AttentionBackward& problem, const Plan& plan) {
   return {};
 }
 
-/// prove_schedule, remembering the last few geometries that passed: a launch asks again and again about the same shapes, and the
-/// answer depends on nothing else. A thread has its own memory, so there is nothing to lock.
-Result<void> prove_once(const schedule::Geometry& geometry, std::int64_t workers) {
+Result<void> prove(const AttentionBackward& problem, const Plan& plan, const schedule::Geometry& geometry) {
+  if (!reads_table(plan)) return prove_schedule(geometry, plan.workers);
+  const auto table = table_of(problem, plan);
+  if (!table) return table.error();
+  return prove_schedule(geometry, plan.workers, &*table, mask_of(problem, plan));
+}
+
+/// prove, remembering the last few geometries that passed: a launch asks again and again about the same shapes, and the answer
+/// depends on nothing else. A thread has its own memory, so there is nothing to lock.
+Result<void> prove_once(const AttentionBackward& problem, const Plan& plan) {
   struct Proved {
     schedule::Geometry geometry;
     std::int64_t workers;
+    int heads;
+    std::optional<Arrival> arrival;
+    Mask mask;
+    std::int64_t batch;  ///< an expression may look at it
   };
+  const schedule::Geometry geometry = make_geometry(problem, plan);
   thread_local std::array<Proved, 16> proved{};
   thread_local std::size_t oldest = 0;
   const auto same = [](const schedule::Geometry& a, const schedule::Geometry& b) {
@@ -72,10 +85,12 @@ Result<void> prove_once(const schedule::Geometry& geometry, std::int64_t workers
            a.wave == b.wave && a.stride == b.stride;
   };
   for (const Proved& entry : proved) {
-    if (entry.workers == workers && same(entry.geometry, geometry)) return {};
+    if (entry.workers == plan.workers && entry.heads == plan.group && entry.arrival == plan.arrival && entry.mask == plan.mask &&
+        entry.batch == problem.batch && same(entry.geometry, geometry))
+      return {};
   }
-  if (auto checked = prove_schedule(geometry, workers); !checked) return checked;
-  proved[oldest] = {geometry, workers};
+  if (auto checked = prove(problem, plan, geometry); !checked) return checked;
+  proved[oldest] = {geometry, plan.workers, plan.group, plan.arrival, plan.mask, problem.batch};
   oldest = (oldest + 1) % proved.size();
   return {};
 }
@@ -96,10 +111,15 @@ Result<void> check_sizes(const AttentionBackward& problem, const Plan& plan) {
 }
 
 Result<void> check_fit(const AttentionBackward& problem, const Plan& plan) {
+  // Launch after launch asks about the same pair, and an expression's rules take longer than a launch may.
+  thread_local std::optional<std::pair<AttentionBackward, Plan>> accepted;
+  if (accepted && accepted->first == problem && accepted->second == plan) return {};
   if (auto valid = problem.validate(); !valid) return valid;
   if (auto valid = plan.validate(); !valid) return valid;
   if (auto checked = check_sizes(problem, plan); !checked) return checked;
-  return prove_once(make_geometry(problem, plan), plan.workers);
+  if (auto proved = prove_once(problem, plan); !proved) return proved;
+  accepted = std::pair(problem, plan);
+  return {};
 }
 
 }  // namespace ordo

@@ -9,4 +9,7 @@ namespace ordo {
 /// Both must be valid by themselves; resident sets are not looked at.
 Result<void> check_sizes(const AttentionBackward& problem, const Plan& plan);
 
+/// `schedule` exists for `mask`.
+Result<void> check_mask(Schedule schedule, Mask mask);
+
 }  // namespace ordo

@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+
 #include "codegen/fields.hpp"
+#include "codegen/fit.hpp"
 #include "codegen/generate/config.hpp"
 #include "codegen/limits.hpp"
 
@@ -11,6 +14,60 @@ namespace ordo {
 namespace {
 
 constexpr std::string_view kNoun = "attention-backward";
+
+std::string to_text(const std::optional<Arrival>& arrival) {
+  if (!arrival) return "none";
+  return fmt::format("visits:{},compute:{},diagonal:{},partial:{},reduce:{},handover:{},unit:{},staging:{},hash:{:016x}",
+                     to_string(arrival->visits), arrival->compute, arrival->diagonal, arrival->partial, arrival->reduce,
+                     arrival->handover, arrival->unit, arrival->staging, arrival->hash);
+}
+
+Result<std::uint64_t> read_hash(std::string_view value) {
+  std::uint64_t hash = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), hash, 16);
+  if (value.size() == 16 && error == std::errc{} && end == value.data() + value.size()) return hash;
+  return Error{ErrorCode::invalid_argument, fmt::format("arrival hash {} is not 16 hexadecimal digits", text::quote(value))};
+}
+
+/// "none", or the parts in that order.
+Result<std::optional<Arrival>> parse_arrival(std::string_view text) {
+  if (text == "none") return std::optional<Arrival>{};
+  Arrival arrival;
+  const std::pair<std::string_view, int*> numbers[] = {{"compute", &arrival.compute},   {"diagonal", &arrival.diagonal},
+                                                       {"partial", &arrival.partial},   {"reduce", &arrival.reduce},
+                                                       {"handover", &arrival.handover}, {"unit", &arrival.unit},
+                                                       {"staging", &arrival.staging}};
+  std::string_view rest = text;
+  const auto take = [&](std::string_view name) -> std::optional<std::string_view> {
+    if (!rest.starts_with(name) || rest.substr(name.size(), 1) != ":") return std::nullopt;
+    rest.remove_prefix(name.size() + 1);
+    const std::string_view value = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), value.size() + 1));
+    return value;
+  };
+  const Error malformed{ErrorCode::invalid_argument,
+                        fmt::format("arrival={} is neither none nor visits:V,compute:N,diagonal:N,partial:N,reduce:N,handover:N,"
+                                    "unit:N,staging:N,hash:H",
+                                    text::quote(text))};
+  const auto visits = take("visits");
+  if (!visits) return malformed;
+  auto read = parse_arrival_visits(*visits);
+  if (!read) return read.error();
+  arrival.visits = *read;
+  for (const auto& [name, out] : numbers) {
+    const auto value = take(name);
+    if (!value) return malformed;
+    auto number = text::read_integer("arrival " + std::string(name), *value, 0, limits::kMostNumbered);
+    if (!number) return number.error();
+    *out = static_cast<int>(*number);
+  }
+  const auto value = take("hash");
+  if (!value || !rest.empty() || text.ends_with(',')) return malformed;
+  auto hash = read_hash(*value);
+  if (!hash) return hash.error();
+  arrival.hash = *hash;
+  return std::optional(arrival);
+}
 
 std::string to_text(const std::optional<StaticShape>& shape) {
   if (!shape) return "none";
@@ -71,16 +128,23 @@ Result<void> check_shared_memory(const Plan& plan) {
                   plan.stages, plan.cluster, plan.dq_buffers, bytes, kMostSharedBytes)};
 }
 
-Result<void> check_schedule(const Plan& plan) {
-  if (plan.schedule == Schedule::shift && plan.mask != Mask::full) {
+/// The orders of schedule arrival: clocks small enough that their sums over a launch are exact.
+Result<void> check_arrival(const Plan& plan) {
+  if (plan.arrival.has_value() != (plan.schedule == Schedule::arrival)) {
     return Error{ErrorCode::invalid_plan,
-                 "plan: schedule shift is for mask full only; for causal masks use alternate, descending or ascending"};
+                 fmt::format("plan: schedule {} {}; schedule arrival and the field arrival go together", to_string(plan.schedule),
+                             plan.arrival ? "has arrival set" : "has arrival=none")};
   }
-  if (plan.schedule == Schedule::alternate && plan.mask != Mask::causal) {
-    return Error{ErrorCode::invalid_plan,
-                 "plan: schedule alternate is for mask causal only; for full masks use shift, ascending or descending"};
+  if (!plan.arrival) return {};
+  const Arrival& a = *plan.arrival;
+  if (to_string(a.visits) == "unknown")
+    return Error{ErrorCode::invalid_plan, "plan: arrival visits is not one of its named values"};
+  const std::pair<std::string_view, int> clocks[] = {{"compute", a.compute}, {"diagonal", a.diagonal}, {"partial", a.partial},
+                                                     {"reduce", a.reduce},   {"handover", a.handover}, {"unit", a.unit}};
+  for (const auto& [name, value] : clocks) {
+    if (auto checked = check_range("arrival " + std::string(name), value, 0, 1 << 24); !checked) return checked;
   }
-  return {};
+  return check_range("arrival staging", a.staging, 0, 8);
 }
 
 }  // namespace
@@ -95,6 +159,10 @@ std::string_view to_string(Schedule schedule) {
       return "shift";
     case Schedule::alternate:
       return "alternate";
+    case Schedule::symmetric_shift:
+      return "symmetric_shift";
+    case Schedule::arrival:
+      return "arrival";
   }
   return "unknown";
 }
@@ -111,9 +179,55 @@ std::string_view to_string(Accumulate accumulate) {
   return "unknown";
 }
 
+std::string_view to_string(ArrivalVisits visits) {
+  switch (visits) {
+    case ArrivalVisits::up:
+      return "up";
+    case ArrivalVisits::down:
+      return "down";
+    case ArrivalVisits::up_and_down:
+      return "up_and_down";
+    case ArrivalVisits::rotate:
+      return "rotate";
+    case ArrivalVisits::greedy:
+      return "greedy";
+  }
+  return "unknown";
+}
+
+std::vector<Schedule> schedules_of(const Mask& mask) {
+  std::vector<Schedule> out;
+  for (const Schedule schedule : {Schedule::ascending, Schedule::descending, Schedule::shift, Schedule::alternate,
+                                  Schedule::symmetric_shift, Schedule::arrival}) {
+    if (check_mask(schedule, mask)) out.push_back(schedule);
+  }
+  return out;
+}
+
+Result<void> check_mask(Schedule schedule, Mask mask) {
+  if (schedule == Schedule::shift && mask != Mask::full) {
+    return Error{ErrorCode::invalid_plan,
+                 "plan: schedule shift is for mask full only; for causal masks use alternate, arrival, descending or ascending"};
+  }
+  if ((schedule == Schedule::alternate || schedule == Schedule::symmetric_shift) && mask != Mask::causal) {
+    return Error{
+        ErrorCode::invalid_plan,
+        fmt::format("plan: schedule {} is for mask causal only; for full masks use shift, arrival, ascending or descending",
+                    to_string(schedule))};
+  }
+  return {};
+}
+
 Result<Schedule> parse_schedule(std::string_view text) {
   return text::read_name(text, "schedule",
-                         std::array{Schedule::ascending, Schedule::descending, Schedule::shift, Schedule::alternate});
+                         std::array{Schedule::ascending, Schedule::descending, Schedule::shift, Schedule::alternate,
+                                    Schedule::symmetric_shift, Schedule::arrival});
+}
+
+Result<ArrivalVisits> parse_arrival_visits(std::string_view text) {
+  return text::read_name(text, "arrival visits",
+                         std::array{ArrivalVisits::up, ArrivalVisits::down, ArrivalVisits::up_and_down, ArrivalVisits::rotate,
+                                    ArrivalVisits::greedy});
 }
 
 Result<Accumulate> parse_accumulate(std::string_view text) {
@@ -137,7 +251,8 @@ Result<void> Plan::validate() const {
   }
   if (auto checked = check_tiles(*this); !checked) return checked;
   if (auto checked = check_shared_memory(*this); !checked) return checked;
-  if (auto checked = check_schedule(*this); !checked) return checked;
+  if (auto checked = check_mask(schedule, mask); !checked) return checked;
+  if (auto checked = check_arrival(*this); !checked) return checked;
   if (!static_shape) return {};
   const std::pair<std::string_view, std::int64_t> sizes[] = {{"static_shape batch", static_shape->batch},
                                                              {"static_shape seqlen_q", static_shape->seqlen_q},
@@ -152,10 +267,10 @@ Result<void> Plan::validate() const {
 std::string to_text(const Plan& plan) {
   return fmt::format(
       "{} dtype={} head_dim={} mask={} group={} schedule={} accumulate={} tile_q={} tile_kv={} stages={} cluster={} "
-      "dq_buffers={} workers={} shift_stride={} head_group={} static_shape={}",
+      "dq_buffers={} workers={} shift_stride={} head_group={} arrival={} static_shape={}",
       kNoun, to_string(plan.dtype), plan.head_dim, to_string(plan.mask), plan.group, to_string(plan.schedule),
       to_string(plan.accumulate), plan.tile_q, plan.tile_kv, plan.stages, plan.cluster, plan.dq_buffers, plan.workers,
-      plan.shift_stride, plan.head_group, to_text(plan.static_shape));
+      plan.shift_stride, plan.head_group, to_text(plan.arrival), to_text(plan.static_shape));
 }
 
 Result<Plan> parse_plan(std::string_view text) {
@@ -174,6 +289,7 @@ Result<Plan> parse_plan(std::string_view text) {
                                         text::integer_field("workers", plan.workers),
                                         text::integer_field("shift_stride", plan.shift_stride),
                                         text::integer_field("head_group", plan.head_group),
+                                        text::parsed_field("arrival", plan.arrival, &parse_arrival),
                                         text::parsed_field("static_shape", plan.static_shape, &parse_static_shape)};
   if (auto read = text::read_fields(text, kNoun, fields, ErrorCode::invalid_plan); !read) return read.error();
   if (auto valid = plan.validate(); !valid) return valid.error();

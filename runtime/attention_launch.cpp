@@ -9,6 +9,7 @@
 
 #include "codegen/generate/config.hpp"
 #include "codegen/schedule/proof.hpp"
+#include "codegen/schedule/visit_table.hpp"
 #include "runtime/kernel_impl.hpp"
 #include "runtime/launch.hpp"
 #include "runtime/tensor_view.hpp"
@@ -54,7 +55,10 @@ CUlaunchAttribute cooperative() {
 
 }  // namespace
 
-WorkspaceLayout workspace_layout(const AttentionBackward& problem, const Plan& plan) {
+/// CTAs of a launch that Flavour::stalls has room for: more than any device holds at once.
+constexpr std::size_t kMostMeasured = 4096;
+
+WorkspaceLayout workspace_layout(const AttentionBackward& problem, const Plan& plan, Flavour flavour) {
   const std::size_t tiles = tiles_of(problem, plan), rows = tiles * static_cast<std::size_t>(plan.tile_q);
   const auto walks = static_cast<std::size_t>(problem.batch * problem.kv_heads);
   const bool exact = plan.accumulate == Accumulate::exact;
@@ -72,6 +76,8 @@ WorkspaceLayout workspace_layout(const AttentionBackward& problem, const Plan& p
   layout.poison = take(exact ? rows * 4 : 0);
   layout.key_exponent_bytes = exact ? walks * (static_cast<std::size_t>(plan.head_dim) + 1) * 4 : 0;
   layout.key_exponents = take(layout.key_exponent_bytes);
+  layout.stall_bytes = flavour == Flavour::stalls ? kMostMeasured * 2 * sizeof(device::AdderClocks) : 0;
+  layout.stalls = take(layout.stall_bytes);
   return layout;
 }
 
@@ -111,6 +117,7 @@ struct Launcher {
   schedule::Geometry geometry;
   device::Scratch scratch;
   device::Shape shape;
+  device::AdderClocks* stalls;  ///< null unless they are measured
 
   Result<void> scales(void* key_exponents, std::size_t bytes) const {
     // The maxima of this launch, not of the one before. Zero means "nothing seen".
@@ -160,6 +167,8 @@ struct Launcher {
     params.shape = shape;
     params.scale = tensors.scale;
     params.scale_log2 = static_cast<float>(tensors.scale * std::numbers::log2e);
+    params.arrival = functions.arrival;
+    params.stalls = stalls;
     const int shared_bytes = device::layout_of(device_config(plan)).bytes;
     const std::int64_t items = schedule::items(geometry);
     if (plan.accumulate == Accumulate::ordered && schedule::waits_on_later_items(geometry.kind)) {
@@ -192,9 +201,9 @@ struct Launcher {
 }  // namespace
 
 Result<void> launch_attention_backward(const Driver& driver, const AttentionFunctions& functions,
-                                       const AttentionBackward& problem, const Plan& plan,
+                                       const AttentionBackward& problem, const Plan& plan, Flavour flavour,
                                        const AttentionBackwardTensors& tensors, void* workspace, CUstream stream) {
-  const WorkspaceLayout layout = workspace_layout(problem, plan);
+  const WorkspaceLayout layout = workspace_layout(problem, plan, flavour);
   const schedule::Geometry g = make_geometry(problem, plan);
   const device::Shape shape{.seqlen_q = g.seqlen_q,
                             .seqlen_k = g.seqlen_k,
@@ -205,7 +214,16 @@ Result<void> launch_attention_backward(const Driver& driver, const AttentionFunc
                             .head_group = g.head_group,
                             .wave = g.wave,
                             .stride = g.stride};
-  const Launcher launcher{driver, functions, problem, plan, tensors, stream, g, scratch_of(workspace, layout), shape};
+  device::AdderClocks* stalls = nullptr;
+  if (layout.stall_bytes > 0) {
+    stalls = reinterpret_cast<device::AdderClocks*>(static_cast<char*>(workspace) + layout.stalls);
+    // CTAs beyond the grid stay 0 and are told so from those in it.
+    const auto address = reinterpret_cast<CUdeviceptr>(stalls);
+    if (auto ok = driver.check(driver.memsetD8Async(address, 0, layout.stall_bytes, stream), "cuMemsetD8Async of the stalls");
+        !ok)
+      return ok;
+  }
+  const Launcher launcher{driver, functions, problem, plan, tensors, stream, g, scratch_of(workspace, layout), shape, stalls};
   if (plan.accumulate == Accumulate::exact)
     if (auto ok = launcher.scales(launcher.scratch.key_exponents, layout.key_exponent_bytes); !ok) return ok;
   if (auto ok = launcher.preprocess(); !ok) return ok;
@@ -216,7 +234,33 @@ Result<void> launch_attention_backward(const Driver& driver, const AttentionFunc
 
 Result<std::size_t> AttentionBackwardKernel::workspace_bytes(const AttentionBackward& problem) const {
   if (auto fits = check_fit(problem, impl_->plan); !fits) return fits.error();
-  return workspace_layout(problem, impl_->plan).total;
+  return workspace_layout(problem, impl_->plan, impl_->flavour).total;
+}
+
+Result<std::vector<CtaStalls>> AttentionBackwardKernel::stalls(const AttentionBackward& problem, const void* workspace,
+                                                               CUstream_st* stream) const {
+  if (impl_->flavour != Flavour::stalls)
+    return Error{ErrorCode::invalid_argument, "stalls are measured by kernels that were prepared with Flavour::stalls"};
+  const auto loaded = impl_->kernels.load(stream);
+  if (!loaded) return loaded.error();
+  const Driver& d = *(*loaded)->driver;
+  const WorkspaceLayout layout = workspace_layout(problem, impl_->plan, impl_->flavour);
+  std::vector<device::AdderClocks> clocks(layout.stall_bytes / sizeof(device::AdderClocks));
+  const auto from = reinterpret_cast<CUdeviceptr>(static_cast<const char*>(workspace) + layout.stalls);
+  if (auto ok = d.check(d.memcpyDtoHAsync(clocks.data(), from, layout.stall_bytes, stream), "cuMemcpyDtoHAsync of the stalls");
+      !ok)
+    return ok.error();
+  if (auto ok = d.check(d.streamSynchronize(stream), "cuStreamSynchronize"); !ok) return ok.error();
+  std::vector<CtaStalls> out;
+  for (std::size_t cta = 0; 2 * cta < clocks.size(); ++cta) {
+    CtaStalls sum;
+    for (const device::AdderClocks& adder : {clocks[2 * cta], clocks[2 * cta + 1]}) {
+      sum.waited = std::max(sum.waited, static_cast<std::int64_t>(adder.waited));
+      sum.running = std::max(sum.running, static_cast<std::int64_t>(adder.running));
+    }
+    if (sum.running > 0) out.push_back(sum);
+  }
+  return out;
 }
 
 Result<void> AttentionBackwardKernel::launch(const AttentionBackward& problem, const AttentionBackwardTensors& tensors,
@@ -224,7 +268,7 @@ Result<void> AttentionBackwardKernel::launch(const AttentionBackward& problem, c
   const Plan& plan = impl_->plan;
   if (auto fits = check_fit(problem, plan); !fits) return fits;
   if (auto ok = check_tensors(problem, tensors); !ok) return ok;
-  const std::size_t needed = workspace_layout(problem, plan).total;
+  const std::size_t needed = workspace_layout(problem, plan, impl_->flavour).total;
   if (workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0)
     return Error{ErrorCode::invalid_argument, fmt::format("workspace {} is null or not 256-byte aligned", workspace)};
   if (workspace_bytes < needed)
@@ -243,9 +287,14 @@ Result<void> AttentionBackwardKernel::launch(const AttentionBackward& problem, c
     return kernel == nullptr ? nullptr : kernel->function;
   };
   const LoadedKernel* main = kernels.find("main");
-  const AttentionFunctions functions{main->function, function("preprocess"), function("convert"), function("scales"),
-                                     main->resident_clusters};
-  return launch_attention_backward(*kernels.driver, functions, problem, plan, tensors, workspace, stream);
+  AttentionFunctions functions{main->function, function("preprocess"), function("convert"), function("scales"),
+                               main->resident_clusters};
+  if (reads_table(plan)) {
+    const auto table = impl_->arrival.get(kernels, problem, plan, stream);
+    if (!table) return table.error();
+    functions.arrival = *table;
+  }
+  return launch_attention_backward(*kernels.driver, functions, problem, plan, impl_->flavour, tensors, workspace, stream);
 }
 
 }  // namespace ordo

@@ -86,8 +86,8 @@ struct Engine::Impl {
         manifest(options.manifest_path, options.warn),
         plans(options.max_plans) {}
 
-  Prepared build(const Plan& plan, const std::string& text, const std::function<bool()>& cancelled) {
-    Result<std::vector<KernelSource>> sources = generate(plan, target);
+  Prepared build(const Plan& plan, Flavour flavour, const std::string& text, const std::function<bool()>& cancelled) {
+    Result<std::vector<KernelSource>> sources = generate(plan, target, flavour);
     if (!sources) return sources.error();
     Result<std::vector<BuiltKernel>> built = builder.build(*sources, text, cancelled);
     if (!built) return built.error();
@@ -101,7 +101,7 @@ struct Engine::Impl {
       reports.push_back(std::move((*built)[i].report));
     }
     return std::make_shared<AttentionBackwardKernel::Impl>(
-        AttentionBackwardKernel::Impl{plan, std::move(reports), KernelSet(std::move(images), nullptr, modules)});
+        AttentionBackwardKernel::Impl{plan, flavour, std::move(reports), KernelSet(std::move(images), nullptr, modules), {}});
   }
 
   Result<std::shared_ptr<OverlapGemmKernel::Impl>> build(const OverlapPlan& plan, const std::string& text) {
@@ -118,19 +118,19 @@ struct Engine::Impl {
   }
 
   /// `what` names what was asked in the error of a sealed engine.
-  Prepared prepare(const Plan& plan, const std::string& what, const std::function<bool()>& cancelled = {}) {
+  Prepared prepare(const Plan& plan, Flavour flavour, const std::string& what, const std::function<bool()>& cancelled = {}) {
     if (Result<void> valid = plan.validate(); !valid) return valid.error();
     if (pinned)
       if (Result<void> listed = pinned->check(plan); !listed) return listed.error();
-    const std::string text = to_text(plan);
+    const std::string text = to_text(plan) + (flavour == Flavour::stalls ? " flavour=stalls" : "");
     if (sealed) {
       std::optional<Prepared> found = plans.find(text);
       return found ? *std::move(found) : Prepared(sealed_error(what, text));
     }
-    manifest.record(plan);
+    if (flavour == Flavour::normal) manifest.record(plan);
     return plans.get(text, [&]() -> Prepared {
       try {
-        return build(plan, text, cancelled);
+        return build(plan, flavour, text, cancelled);
       } catch (const std::exception& exception) {  // out of memory, most likely; whoever waits must not wait for ever
         return Error{ErrorCode::internal, fmt::format("Preparing '{}' failed: {}.", text, exception.what())};
       }
@@ -153,7 +153,7 @@ struct PrepareList {
   std::optional<Error> failure = {};
 
   void one(const Plan& plan) {
-    Prepared kernel = engine.prepare(plan, fmt::format("plan '{}'", to_text(plan)), options.cancelled);
+    Prepared kernel = engine.prepare(plan, Flavour::normal, fmt::format("plan '{}'", to_text(plan)), options.cancelled);
     std::optional<Error> problem;
     if (!kernel) problem = kernel.error();
     bool loaded = false;
@@ -238,8 +238,8 @@ Result<OverlapGemmKernel> Engine::prepare(const OverlapPlan& plan) {
   return OverlapGemmKernel(*std::move(kernel));
 }
 
-Result<AttentionBackwardKernel> Engine::prepare(const Plan& plan) {
-  Prepared kernel = impl_->prepare(plan, "this plan");
+Result<AttentionBackwardKernel> Engine::prepare(const Plan& plan, Flavour flavour) {
+  Prepared kernel = impl_->prepare(plan, flavour, "this plan");
   if (!kernel) return kernel.error();
   return AttentionBackwardKernel(*std::move(kernel));
 }
@@ -247,7 +247,7 @@ Result<AttentionBackwardKernel> Engine::prepare(const Plan& plan) {
 Result<AttentionBackwardKernel> Engine::prepare(const AttentionBackward& problem, const PlanRequest& request) {
   const Result<PlanChoice> choice = plan(problem, request);
   if (!choice) return choice.error();
-  Prepared kernel = impl_->prepare(choice->plan, fmt::format("'{}'", to_text(problem)));
+  Prepared kernel = impl_->prepare(choice->plan, Flavour::normal, fmt::format("'{}'", to_text(problem)));
   if (!kernel) return kernel.error();
   return AttentionBackwardKernel(*std::move(kernel));
 }

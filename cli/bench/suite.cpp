@@ -8,8 +8,11 @@
 
 #include "cli/bench/bench_options.hpp"
 #include "cli/bench/cells.hpp"
+#include "cli/bench/schedule_table.hpp"
 #include "cli/progress.hpp"
 #include "cli/report.hpp"
+#include "cli/text_file.hpp"
+#include "codegen/schedule/arrival.hpp"
 #include "runtime/compiler.hpp"
 #include "runtime/measure/event_stand.hpp"
 #include "runtime/measure/prepare.hpp"
@@ -47,9 +50,14 @@ Result<Plan> edited(const Plan& plan, const std::vector<std::string>& edits) {
 Result<Case> make_case(const Cell& cell, const Plan& planned, const BenchOptions& options) {
   auto plan = edited(planned, options.edits);
   if (!plan) return plan.error();
+  plan = with_arrival_hash(cell.problem, *plan);
+  if (!plan) return plan.error();
   if (auto fits = check_fit(cell.problem, *plan); !fits) return fits.error();
   Case made{*plan, *plan};
   made.sibling_plan.static_shape.reset();
+  auto hashed = with_arrival_hash(sibling(cell.problem), made.sibling_plan);
+  if (!hashed) return hashed.error();
+  made.sibling_plan = *std::move(hashed);
   if (auto fits = check_fit(sibling(cell.problem), made.sibling_plan); !fits) return fits.error();
   return made;
 }
@@ -62,6 +70,15 @@ Result<std::vector<Plan>> plans_of(const Cell& cell, const Target& target, Accum
     auto choice = make_plan(cell.problem, target, request);
     if (!choice) return choice.error();
     return std::vector<Plan>{choice->plan};
+  }
+  if (options.plans == "schedules") {
+    std::vector<Plan> plans;
+    for (const Schedule schedule : schedules_of(cell.problem.mask)) {
+      request.schedule = schedule;
+      // alternate, for one, has no plan where a walk is longer than the device is wide
+      if (auto choice = make_plan(cell.problem, target, request)) plans.push_back(choice->plan);
+    }
+    return plans;
   }
   tuner::Pruning every;
   every.most = 1000;
@@ -202,6 +219,7 @@ class Suite {
       fail(entry.cell.name, ran.error().message);
       if (auto alive = bench_.context().synchronize(); !alive) return alive.error();
     }
+    if (auto written = write_table(); !written) return written.error();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
     fmt::print(stderr, "{} cases, {} failed, {:.0f} s\n", cases_, failures_, seconds);
     return failures_ == 0 ? kOk : kFailedCheck;
@@ -212,6 +230,8 @@ class Suite {
     ++failures_;
     fmt::print(stderr, "FAILED {}\n  {}\n", what, message);
   }
+
+  Result<void> write_table() const { return options_.table.empty() ? Result<void>{} : write_text(options_.table, table_.csv()); }
 
   void prepare(const std::vector<CellCases>& all) {
     std::vector<Plan> plans;
@@ -283,6 +303,7 @@ class Suite {
       Row row{measure::combined(subject.rounds), {}, {}};
       if (small)
         if (auto ok = check(*subject.of, subject.kernel, *problem, *small, row); !ok) return ok;
+      table_.add(entry.cell.name, entry.cell.problem, subject.of->plan, row.sample.ms_median);
       print_row(entry.cell, subject.of->plan, row);
     }
     return {};
@@ -321,6 +342,7 @@ class Suite {
   std::FILE* csv_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   measure::Prepared kernels_;
+  ScheduleTable table_;
   int cases_ = 0, failures_ = 0;
 };
 

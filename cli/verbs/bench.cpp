@@ -83,6 +83,7 @@ Result<int> bench(BenchOptions options) {
   if (auto ok = set_policy(options); !ok) return ok.error();
   if (!options.cache_hit.empty()) return bench_cache_hit(options);
   if (options.overheads) return bench_overheads(options);
+  if (options.stalls) return bench_stalls(options);
   if (options.suite) return bench_suite(options);
   if (options.family.empty())
     return Error{ErrorCode::invalid_argument, "say what to time: attention-backward with a shape, --suite or --overheads"};
@@ -95,14 +96,23 @@ void add_suite(CLI::App& verb, BenchOptions& options) {
                     "Time the 24 cells (head_dim 64 and 128, full and causal, 512 .. 16384) and a GQA pair; prints CSV");
   auto* overheads =
       verb.add_flag("--overheads", options.overheads, "Instead: host time of a launch over bare launches, and of a cache hit");
-  overheads->excludes(suite);
+  auto* stalls =
+      verb.add_flag("--stalls", options.stalls,
+                    "Instead: how long adds wait for their turns, by the clock in a debug build of the kernel, beside what "
+                    "the simulator predicts");
+  overheads->excludes(suite)->excludes(stalls);
+  stalls->excludes(suite);
   for (const char* one_plan : {"--plan", "--schedule"}) suite->excludes(verb.get_option(one_plan));
   const auto with_suite = [&](CLI::Option* option) { return option->needs(suite)->group("Suite"); };
   with_suite(verb.add_option("--cells", options.cells,
                              "Only cells whose name holds one of these comma-separated parts, e.g. hd128-full,gqa4"))
       ->type_name("PARTS");
-  with_suite(verb.add_option("--plans", options.plans, "best: the planner's choice; all: every candidate of the tuner (best)"))
-      ->check(CLI::IsMember({"best", "all"}));
+  with_suite(verb.add_option("--plans", options.plans,
+                             "best: the planner's choice; schedules: its plan for each schedule; all: every "
+                             "candidate of the tuner (best)"))
+      ->check(CLI::IsMember({"best", "schedules", "all"}));
+  with_suite(verb.add_option("--table", options.table, "Where to write a CSV of TFLOP/s, cells by schedules (of ordered)"))
+      ->type_name("FILE");
   with_suite(verb.add_option("--set", options.edits, "Put into the text of every plan, e.g. stages=3; may be repeated"))
       ->type_name("KEY=VALUE");
   with_suite(verb.add_flag("!--no-checks", options.checks, "Leave same_bits and max_rel_err empty"));
@@ -142,7 +152,8 @@ Verb add_bench(CLI::App& app) {
   add_json(*verb, *options);
   verb->footer(
       "Examples:\n  ordo bench attention-backward --seqlen 16384 --heads 16 --head-dim 128 --mask causal --json\n"
-      "  ordo bench --suite --cells hd128-full-16384 --accumulate ordered,exact\n  ordo bench --overheads\n"
+      "  ordo bench --suite --cells hd128-full-16384 --accumulate ordered,exact\n"
+      "  ordo bench --suite --accumulate ordered --plans schedules --no-checks --table schedules.csv\n  ordo bench --overheads\n"
       "The card is limited by power: it runs faster just after it was idle. A sustained figure needs the warm-up.");
   return {verb, [options] { return bench(*options); }};
 }

@@ -1,12 +1,14 @@
 #include "codegen/cost/model.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <queue>
 #include <vector>
 
 #include "codegen/cost/constants.hpp"
 #include "codegen/schedule/proof.hpp"
 #include "codegen/schedule/simulator.hpp"
+#include "codegen/schedule/visit_table.hpp"
 
 namespace ordo::cost {
 namespace {
@@ -16,6 +18,13 @@ using schedule::Geometry;
 KernelClocks kernel_clocks(const Plan& plan) {
   if (plan.head_dim == 128) return plan.cluster == 2 ? kCluster128 : kSingle128;
   return kSingle64;
+}
+
+/// A step against one of an unordered kernel: what the order of visits costs in L2.
+double schedule_factor(const Plan& plan) {
+  const bool rotates = plan.arrival && plan.arrival->visits == ArrivalVisits::rotate;
+  if (plan.schedule == Schedule::shift || plan.schedule == Schedule::symmetric_shift || rotates) return kShiftFactor;
+  return plan.schedule == Schedule::alternate || plan.arrival ? kAlternateFactor : 1.0;
 }
 
 /// What the closed forms and the simulation need, in seconds.
@@ -30,9 +39,7 @@ Rates rates_of(const Plan& plan, const Target& target) {
   const KernelClocks clocks = kernel_clocks(plan);
   const double factor = plan.accumulate == Accumulate::exact     ? kExactFactor
                         : plan.accumulate != Accumulate::ordered ? 1.0
-                        : plan.schedule == Schedule::shift       ? kShiftFactor
-                        : plan.schedule == Schedule::alternate   ? kAlternateFactor
-                                                                 : 1.0;
+                                                                 : schedule_factor(plan);
   const double flops = 10.0 * plan.tile_q * plan.tile_kv * plan.head_dim;
   const double tensor_bound = flops * target.sm_count / (kTensorEfficiency * target.tensor_tflops * 1e12);
   return {std::max(clocks.step * factor / kSustainedClock, tensor_bound), clocks.item / kSustainedClock, kHop / kSustainedClock,
@@ -62,14 +69,17 @@ double lasting_steps(const Geometry& g, const Plan& plan, int unit) {
 double list_schedule(const Geometry& g, const Plan& plan, const std::vector<double>& unit_seconds, double total_seconds) {
   const int items = schedule::items(g);
   // Whole groups only, so that what is left out is work of the same mixture.
-  const std::int64_t group_items = std::int64_t{g.head_group} * g.units;
+  const std::int64_t group_items = std::int64_t{g.head_group} * schedule::walk_items(g);
   const std::int64_t skipped = std::max(0, items - kMostListedItems) / group_items * group_items;
   if (items - skipped > std::int64_t{8} * kMostListedItems) return total_seconds / plan.workers;
   std::priority_queue<double, std::vector<double>, std::greater<>> free;
   for (int worker = 0; worker < plan.workers; ++worker) free.push(0);
   double listed = 0, end = 0;
   for (std::int64_t index = skipped; index < items; ++index) {
-    const double seconds = unit_seconds[static_cast<std::size_t>(schedule::item_at(g, static_cast<int>(index)).unit)];
+    const schedule::Item item = schedule::item_at(g, static_cast<int>(index));
+    double seconds = unit_seconds[static_cast<std::size_t>(item.unit)];
+    if (schedule::has_second_half(g, item))
+      seconds += unit_seconds[static_cast<std::size_t>(schedule::second_half(g, item).unit)];
     const double done = free.top() + seconds;
     free.pop();
     free.push(done);
@@ -98,6 +108,8 @@ double skew_seconds(const Geometry& g, const Plan& plan, const Rates& rates) {
       return g.wave > 1 ? lost * steps : 0;
     }
     case Schedule::alternate:
+    case Schedule::symmetric_shift:
+    case Schedule::arrival:
       return 0;
   }
   return 0;
@@ -127,7 +139,7 @@ Main closed_form(const Geometry& g, const Plan& plan, const Rates& rates) {
 }
 
 /// The same from the event simulation; the fixed cost of an item is added for as many items as one worker gets.
-Main simulated(const Geometry& g, const Plan& plan, const Rates& rates) {
+Main simulated(const AttentionBackward& problem, const Geometry& g, const Plan& plan, const Rates& rates) {
   Simulation simulation;
   simulation.geometry = g;
   simulation.query_heads = plan.group;
@@ -136,14 +148,28 @@ Main simulated(const Geometry& g, const Plan& plan, const Rates& rates) {
   simulation.costs = {{compute, compute, compute}, std::min(rates.step, rates.store), rates.hop - rates.store};
   simulation.record = false;
   simulation.prove = false;
+  Result<ArrivalTable> table{ArrivalTable{}};
+  if (reads_table(plan)) {
+    table = table_of(problem, plan);
+    if (!table) return closed_form(g, plan, rates);
+    simulation.table = &*table;
+    simulation.mask = mask_of(problem, plan);
+  }
   const auto report = simulate(simulation);
   if (!report) return closed_form(g, plan, rates);
-  const double rounds = schedule::ceil_div(schedule::items(g), plan.workers);
+  const double rounds = schedule::ceil_div(g.units * g.walks, plan.workers);
   const double stall = report->stall_total / plan.workers;
   double busy = 0;
   for (const WorkerTime& worker : report->workers) busy += worker.busy;
   const double seconds = report->makespan + rounds * rates.item;
   return {seconds, stall, std::max(0.0, report->makespan - busy / plan.workers - stall)};
+}
+
+/// The share of tiles that a mask by expression leaves alive: what the closed forms, which know no such mask, overestimate by.
+double live_share(const AttentionBackward& problem, const Geometry& g, const Plan& plan) {
+  const auto mask = mask_of(problem, plan);
+  if (!mask) return 1;
+  return static_cast<double>(live_tiles(TileMap(g, mask))) / (static_cast<double>(g.units) * g.q_tiles);
 }
 
 double auxiliary_seconds(const AttentionBackward& problem, const Plan& plan, const Target& target) {
@@ -167,9 +193,24 @@ Prediction predict(const AttentionBackward& problem, const Plan& plan, const Tar
   const Rates rates = rates_of(plan, target);
   const double tasks = static_cast<double>(g.units) * g.q_tiles * plan.group * g.walks;
   const bool simulate_it = plan.accumulate == Accumulate::ordered && tasks <= kMostSimulatedTasks;
-  const Main main = simulate_it ? simulated(g, plan, rates) : closed_form(g, plan, rates);
+  Main main = simulate_it ? simulated(problem, g, plan, rates) : closed_form(g, plan, rates);
+  if (!simulate_it) {
+    const double share = live_share(problem, g, plan);
+    main = {main.seconds * share, main.stall * share, main.imbalance * share};
+  }
   const double auxiliary = auxiliary_seconds(problem, plan, target);
   return {(main.seconds + auxiliary) * 1e3, main.stall * 1e3, main.imbalance * 1e3, auxiliary * 1e3, simulate_it};
+}
+
+SimulationCosts task_clocks(const Plan& plan, const Target& target) {
+  const Rates rates = rates_of(plan, target);
+  const auto clocks = [](double seconds) { return std::round(seconds * kSustainedClock); };
+  const double compute = clocks(rates.step);
+  return {.compute = {compute, compute, compute},
+          .reduce = clocks(rates.store),
+          .handover = clocks(rates.hop - rates.store),
+          .unit = clocks(rates.item),
+          .staging = plan.dq_buffers};
 }
 
 int predict_registers(const Plan& plan) {

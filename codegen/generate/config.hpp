@@ -10,7 +10,7 @@ namespace ordo {
 /// The Config that the generator writes into the kernels of `plan` (valid plans only).
 attention_backward::Config device_config(const Plan& plan);
 
-static_assert(static_cast<int>(Schedule::alternate) == static_cast<int>(schedule::Kind::alternate));
+static_assert(static_cast<int>(Schedule::arrival) == static_cast<int>(schedule::Kind::arrival));
 static_assert(static_cast<int>(Accumulate::exact) == static_cast<int>(attention_backward::Accumulate::exact));
 
 }  // namespace ordo

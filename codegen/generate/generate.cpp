@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kPlanFile = "attention_backward/plan.cuh";
 
-std::string config_text(const Plan& plan) {
+std::string config_text(const Plan& plan, Flavour flavour) {
   const attention_backward::Config c = device_config(plan);
   return fmt::format(
       "inline constexpr Config config{{\n"
@@ -27,10 +27,10 @@ std::string config_text(const Plan& plan) {
       ".group = {},\n    .schedule = schedule::Kind::{},\n"
       "    .accumulate = Accumulate::{},\n    .tile_q = {},\n    .tile_kv = {},\n    .stages = {},\n    .cluster = {},\n"
       "    .dq_buffers = {},\n    .static_shape = {},\n    .seqlen_q = {},\n    .seqlen_k = {},\n"
-      "    .kv_heads = {},\n    .walks = {},\n}};\n",
+      "    .kv_heads = {},\n    .walks = {},\n{}}};\n",
       c.fp16, c.head_dim, c.causal, c.mask_expression, c.mask_reads_head, c.group, to_string(plan.schedule),
       to_string(plan.accumulate), c.tile_q, c.tile_kv, c.stages, c.cluster, c.dq_buffers, c.static_shape, c.seqlen_q, c.seqlen_k,
-      c.kv_heads, c.walks);
+      c.kv_heads, c.walks, flavour == Flavour::stalls ? "    .measure_stalls = true,\n" : "");
 }
 
 /// What a kernel of `plan` may rely on: all of a static shape.
@@ -62,17 +62,19 @@ std::vector<WgmmaForm> main_forms(const Plan& plan) {
 }
 
 /// Names nothing that is not baked: plans that differ in run-time fields (workers, head_group, shift_stride) share kernels.
-std::string plan_file(const Plan& plan, bool with_wgmma) {
+std::string plan_file(const Plan& plan, Flavour flavour, bool with_wgmma) {
   std::string text =
       fmt::format("namespace ordo::attention_backward {{\n{}{}}}  // namespace ordo::attention_backward\n\nnamespace ordo {{\n{}",
-                  config_text(plan), visible_text(plan.mask, known_of(plan)), conversion_wrappers(plan.dtype));
+                  config_text(plan, flavour), visible_text(plan.mask, known_of(plan)), conversion_wrappers(plan.dtype));
   if (with_wgmma)
     for (const WgmmaForm& form : main_forms(plan)) text += wgmma_wrapper(form, plan.dtype);
   return text + "}  // namespace ordo\n";
 }
 
-KernelSource make_source(const Plan& plan, const Target& target, std::string_view name, int threads, int shared_bytes) {
-  std::string text = expand_template(fmt::format("attention_backward/{}.cuh", name), kPlanFile, plan_file(plan, name == "main"));
+KernelSource make_source(const Plan& plan, const Target& target, Flavour flavour, std::string_view name, int threads,
+                         int shared_bytes) {
+  std::string text =
+      expand_template(fmt::format("attention_backward/{}.cuh", name), kPlanFile, plan_file(plan, flavour, name == "main"));
   return {std::string(name), fmt::format("ordo_{}", name), std::move(text), target.arch, threads, shared_bytes};
 }
 
@@ -102,16 +104,17 @@ attention_backward::Config device_config(const Plan& plan) {
           .walks = static_cast<int>(shape.batch * shape.kv_heads)};
 }
 
-Result<std::vector<KernelSource>> generate(const Plan& plan, const Target& target) {
+Result<std::vector<KernelSource>> generate(const Plan& plan, const Target& target, Flavour flavour) {
   if (auto valid = plan.validate(); !valid) return valid.error();
   std::vector<KernelSource> sources;
-  sources.push_back(make_source(plan, target, "main", attention_backward::kMainThreads,
+  sources.push_back(make_source(plan, target, flavour, "main", attention_backward::kMainThreads,
                                 attention_backward::layout_of(device_config(plan)).bytes));
-  sources.push_back(make_source(plan, target, "preprocess", attention_backward::kElementwiseThreads, 0));
+  sources.push_back(make_source(plan, target, Flavour::normal, "preprocess", attention_backward::kElementwiseThreads, 0));
   if (plan.accumulate != Accumulate::ordered)
-    sources.push_back(make_source(plan, target, "convert", attention_backward::convert_threads(device_config(plan)), 0));
+    sources.push_back(
+        make_source(plan, target, Flavour::normal, "convert", attention_backward::convert_threads(device_config(plan)), 0));
   if (plan.accumulate == Accumulate::exact)
-    sources.push_back(make_source(plan, target, "scales", attention_backward::kElementwiseThreads, 0));
+    sources.push_back(make_source(plan, target, Flavour::normal, "scales", attention_backward::kElementwiseThreads, 0));
   return sources;
 }
 

@@ -2,10 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 
 #include "codegen/cost/model.hpp"
 #include "codegen/fit.hpp"
+#include "codegen/schedule/arrival.hpp"
 #include "codegen/schedule/proof.hpp"
+#include "codegen/schedule/visit_table.hpp"
 #include "ordo/plan.hpp"
 
 namespace ordo {
@@ -16,6 +20,9 @@ constexpr int kLongestStride = 4;
 
 /// Plans closer than this are the same by the model's accuracy; the order in which they are listed decides.
 constexpr double kTie = 1.004;
+
+/// Tiles of a walk up to which arrival is weighed without being asked for: its table takes about 100 ns a tile.
+constexpr double kMostArrivalTiles = 20000;
 
 struct Option {
   Candidate candidate;
@@ -41,14 +48,17 @@ Plan base_plan(const AttentionBackward& problem, const Target& target, Accumulat
   return plan;
 }
 
-/// Dispatch as many walks together as fit on the device, so that neighbours add into different dQ tiles. alternate wants an
-/// upward group for each downward one: one group more, of smaller groups, where their number is odd.
+/// Dispatch as many walks together as fit on the device, so that neighbours add into different dQ tiles. alternate (and arrival,
+/// where it goes up and down) wants an upward group for each downward one: one group more, of smaller groups, where their number
+/// is odd.
 int head_group_for(const AttentionBackward& problem, const Plan& plan) {
   const std::int64_t unit = std::int64_t{plan.tile_kv} * plan.cluster;
   const std::int64_t units = (problem.seqlen_k + unit - 1) / unit;
+  const std::int64_t items = plan.schedule == Schedule::symmetric_shift ? (units + 1) / 2 : units;
   const std::int64_t walks = problem.batch * problem.kv_heads;
-  std::int64_t group = std::clamp<std::int64_t>(plan.workers / units, 1, walks);
-  if (plan.schedule == Schedule::alternate && walks * units > plan.workers) {
+  std::int64_t group = std::clamp<std::int64_t>(plan.workers / items, 1, walks);
+  const bool in_turns = plan.schedule == Schedule::alternate || (plan.schedule == Schedule::arrival && plan.mask == Mask::causal);
+  if (in_turns && walks * units > plan.workers) {
     const std::int64_t groups = (walks + group - 1) / group;
     const std::int64_t even = groups + groups % 2;
     group = (walks + even - 1) / even;
@@ -56,22 +66,64 @@ int head_group_for(const AttentionBackward& problem, const Plan& plan) {
   return static_cast<int>(group);
 }
 
-/// `plan` with the fields that follow from its schedule.
-Plan with_schedule(const AttentionBackward& problem, Plan plan, Schedule schedule) {
-  plan.schedule = schedule;
-  plan.head_group = head_group_for(problem, plan);
-  if (schedule == Schedule::shift) {
-    plan.shift_stride = kLongestStride;
-    plan.shift_stride = make_geometry(problem, plan).stride;
+/// The visits that schedule arrival may be given. In simulations of the suite's cells and of 65536 tokens no other way was ahead
+/// of these.
+std::vector<ArrivalVisits> visits_for(const schedule::Geometry& g, bool by_expression) {
+  if (by_expression) return {ArrivalVisits::down, ArrivalVisits::greedy};
+  if (!g.causal) return {ArrivalVisits::rotate};
+  if (g.wave == g.units) return {ArrivalVisits::up_and_down};
+  return {ArrivalVisits::down, ArrivalVisits::greedy};
+}
+
+/// The order of arrival whose simulation ends first. Errors: a table that would be too large.
+Result<Plan> with_arrival(const AttentionBackward& problem, Plan plan, const Target& target) {
+  const SimulationCosts costs = cost::task_clocks(plan, target);
+  const auto clocks = [](double value) { return static_cast<int>(value); };
+  const schedule::Geometry g = make_geometry(problem, plan);
+  const TileMap tiles(g, mask_of(problem, plan));
+  double shortest = 0;
+  for (const ArrivalVisits visits : visits_for(g, problem.mask.expression() != nullptr)) {
+    auto table = make_arrival(g, plan.group, plan.workers, costs, visits, tiles);
+    if (!table) return table.error();
+    add_mask(problem, plan, *table);
+    const double makespan = table->makespan / table->patterns();
+    if (plan.arrival && makespan >= shortest) continue;
+    shortest = makespan;
+    plan.arrival = Arrival{.visits = visits,
+                           .compute = clocks(costs.compute.full),
+                           .diagonal = clocks(costs.compute.diagonal),
+                           .partial = clocks(costs.compute.partial),
+                           .reduce = clocks(costs.reduce),
+                           .handover = clocks(costs.handover),
+                           .unit = clocks(costs.unit),
+                           .staging = costs.staging,
+                           .hash = table->hash()};
   }
   return plan;
 }
 
+/// Of a walk, all its query heads.
+double tiles_of(const AttentionBackward& problem, const Plan& plan) {
+  const auto count = [](std::int64_t length, int tile) { return std::ceil(static_cast<double>(length) / tile); };
+  return count(problem.seqlen_q, plan.tile_q) * count(problem.seqlen_k, plan.tile_kv * plan.cluster) * plan.group;
+}
+
+/// `plan` with the fields that follow from its schedule.
+Result<Plan> with_schedule(const AttentionBackward& problem, Plan plan, Schedule schedule, const Target& target) {
+  plan.schedule = schedule;
+  plan.head_group = head_group_for(problem, plan);
+  if (schedule == Schedule::shift || schedule == Schedule::symmetric_shift) {
+    plan.shift_stride = kLongestStride;
+    plan.shift_stride = make_geometry(problem, plan).stride;
+  }
+  return schedule == Schedule::arrival ? with_arrival(problem, plan, target) : plan;
+}
+
 /// Schedules for the mask, the one to take among equals first.
 std::vector<Schedule> schedules_for(Mask mask) {
-  if (mask == Mask::full) return {Schedule::ascending, Schedule::shift, Schedule::descending};
-  if (mask.expression() != nullptr) return {Schedule::descending, Schedule::ascending};
-  return {Schedule::alternate, Schedule::descending, Schedule::ascending};
+  if (mask == Mask::full) return {Schedule::ascending, Schedule::shift, Schedule::arrival, Schedule::descending};
+  if (mask.expression() != nullptr) return {Schedule::descending, Schedule::arrival, Schedule::ascending};
+  return {Schedule::alternate, Schedule::arrival, Schedule::symmetric_shift, Schedule::descending, Schedule::ascending};
 }
 
 /// Cluster sizes that a kernel exists for, the usual one first. The bits of `exact` follow the cluster, so there it must come
@@ -101,6 +153,10 @@ std::string_view strength(const Plan& plan) {
       return "each unit starts where its neighbour has been, so turns to add come without waiting";
     case Schedule::alternate:
       return "groups of heads go up and down in turn, so turns come without waiting and long items meet short ones";
+    case Schedule::symmetric_shift:
+      return "every cluster takes a long and a short KV tile, and turns come as they rotate";
+    case Schedule::arrival:
+      return "turns come in the order in which a simulation of the launch has KV tiles arrive";
   }
   return "";
 }
@@ -175,17 +231,25 @@ Result<PlanChoice> make_plan(const AttentionBackward& problem, const Target& tar
   }
   std::vector<Option> options;
   std::optional<Error> refusal;
-  for (const int cluster : clusters_for(problem, target, accumulate)) {
+  const std::vector<int> clusters = clusters_for(problem, target, accumulate);
+  for (const int cluster : clusters) {
     const Plan base = base_plan(problem, target, accumulate, cluster, request.static_shape);
     for (const Schedule schedule : schedules) {
-      Plan plan = base;
-      plan.schedule = schedule;
-      if (auto valid = plan.validate(); !valid) return valid.error();
-      if (auto valid = check_sizes(problem, plan); !valid) {
+      if (auto valid = check_mask(schedule, problem.mask); !valid) return valid.error();
+      if (auto valid = check_sizes(problem, base); !valid) {
         refusal = valid.error();
         continue;
       }
-      plan = with_schedule(problem, plan, schedule);
+      // Its table takes a while to make: weighed without being asked for where it is small, in the usual cluster.
+      if (schedule == Schedule::arrival && !request.schedule &&
+          (tiles_of(problem, base) > kMostArrivalTiles || cluster != clusters.front()))
+        continue;
+      auto made = with_schedule(problem, base, schedule, target);
+      if (!made) {
+        refusal = made.error();
+        continue;
+      }
+      const Plan& plan = *made;
       if (!group_fits(problem, plan)) {
         refusal = check_fit(problem, plan).error();
         continue;

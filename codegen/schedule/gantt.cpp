@@ -19,10 +19,10 @@ constexpr double kMostPlotHeight = 900;
 constexpr double kTallestRow = 26;
 constexpr std::size_t kMostBars = 200000;
 
-// Okabe-Ito blue and orange, and a light grey with a pattern: distinct for every kind of colour vision and in grey print.
-constexpr std::string_view kColours[] = {"#0072b2", "#e69f00", "url(#stall)"};
-
-constexpr std::array kActivities{Activity::compute, Activity::reduce, Activity::stall};
+// Okabe-Ito blue and orange, and light greys with a pattern: distinct for every kind of colour vision and in grey print. Heads
+// alternate between two tones of blue.
+constexpr std::string_view kColours[] = {"#0072b2", "#e69f00", "url(#stall)", "url(#wait)"};
+constexpr std::string_view kOddHead = "#4a9fd0";
 
 /// A step of 1, 2 or 5 times a power of ten that cuts `length` into at most `most` parts.
 double tick_step(double length, int most) {
@@ -39,6 +39,7 @@ class Svg {
   Svg(const SimulationRequest& request, const SimulationReport& report)
       : request_(request),
         report_(report),
+        apart_(request.costs.staging > 0),
         rows_(static_cast<double>(report.workers.size())),
         row_(std::min(kTallestRow, kMostPlotHeight / rows_)),
         scale_(report.makespan > 0 ? kPlotWidth / report.makespan : 0) {}
@@ -49,7 +50,9 @@ class Svg {
         R"(font-family="Helvetica, Arial, sans-serif" font-size="12" fill="#222">)",
         width, height);
     add(R"svg(<defs><pattern id="stall" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">)svg"
-        R"svg(<rect width="5" height="5" fill="#efefef"/><rect width="1.4" height="5" fill="#a0a0a0"/></pattern></defs>)svg");
+        R"svg(<rect width="5" height="5" fill="#efefef"/><rect width="1.4" height="5" fill="#a0a0a0"/></pattern>)svg"
+        R"svg(<pattern id="wait" width="4" height="4" patternUnits="userSpaceOnUse"><rect width="4" height="4" fill="#fbf3e2"/>)svg"
+        R"svg(<circle cx="2" cy="2" r="0.8" fill="#c99a3a"/></pattern></defs>)svg");
     add(R"(<rect width="100%" height="100%" fill="#fff"/>)");
     title();
     axis();
@@ -70,14 +73,28 @@ class Svg {
   double x(double time) const { return kLeft + time * scale_; }
   double y(int worker) const { return kTop + worker * row_; }
   double bar() const { return row_ > 6 ? row_ - 2 : row_ * 0.85; }
+  /// With staging, adds have the lower third of a row.
+  struct Lane {
+    double top, height;
+  };
+  Lane lane(Activity activity) const {
+    if (!apart_) return {0, bar()};
+    const bool adder = activity == Activity::reduce || activity == Activity::wait;
+    const double computing = bar() * 0.64;
+    return adder ? Lane{computing, bar() - computing} : Lane{0, computing};
+  }
+  static std::string_view colour(const Interval& interval) {
+    if (interval.activity == Activity::compute && interval.head % 2 == 1) return kOddHead;
+    return kColours[static_cast<std::size_t>(interval.activity)];
+  }
 
   void title() {
     add(R"(<text x="{}" y="22" font-size="15" font-weight="bold">{}, {} mask</text>)", kLeft, to_string(request_.schedule),
         to_string(request_.mask));
-    add(R"(<text x="{}" y="42" fill="#555">{} KV tiles &#215; {} Q tiles, {} heads, {} workers &#183; makespan {:g}, lower bound {:g}, )"
-        R"(stalls {:g} in total</text>)",
-        kLeft, request_.kv_tiles, request_.q_tiles, request_.heads, request_.workers, report_.makespan, report_.lower_bound,
-        report_.stall_total);
+    add(R"(<text x="{}" y="42" fill="#555">{} KV tiles &#215; {} Q tiles, {} heads, {} workers, C = {:g}, R = {:g} &#183; makespan {:g}, )"
+        R"(lower bound {:g}, stalls {:g} in total</text>)",
+        kLeft, request_.kv_tiles, request_.q_tiles, request_.heads, request_.workers, request_.costs.compute.full,
+        request_.costs.reduce, report_.makespan, report_.lower_bound, report_.stall_total);
   }
 
   void axis() {
@@ -98,15 +115,16 @@ class Svg {
     add(R"(<g shape-rendering="geometricPrecision">)");
     for (const Interval& bar_of : report_.intervals) {
       const double width = (bar_of.end - bar_of.start) * scale_;
+      const Lane where = lane(bar_of.activity);
       add(R"(<rect x="{:.3f}" y="{:.2f}" width="{:.3f}" height="{:.2f}" fill="{}"><title>worker {}: {} of KV tile {}, Q tile {}, head {}, )"
           R"({:g} to {:g}</title></rect>)",
-          x(bar_of.start), y(bar_of.worker), width, bar(), kColours[static_cast<std::size_t>(bar_of.activity)], bar_of.worker,
+          x(bar_of.start), y(bar_of.worker) + where.top, width, where.height, colour(bar_of), bar_of.worker,
           to_string(bar_of.activity), bar_of.kv, bar_of.q, bar_of.head, bar_of.start, bar_of.end);
       // The Q tile's number, where it can be read.
-      if (bar_of.activity == Activity::compute && width >= 16 && bar() >= 11) {
+      if (bar_of.activity == Activity::compute && width >= 16 && where.height >= 11) {
         numbered_ = true;
         add(R"(<text x="{:.2f}" y="{:.2f}" font-size="10" fill="#fff" text-anchor="middle" pointer-events="none">{}</text>)",
-            x((bar_of.start + bar_of.end) / 2), y(bar_of.worker) + bar() / 2 + 3.5, bar_of.q);
+            x((bar_of.start + bar_of.end) / 2), y(bar_of.worker) + where.height / 2 + 3.5, bar_of.q);
       }
     }
     add("</g>");
@@ -137,10 +155,15 @@ class Svg {
   void legend(double height) {
     double at = kLeft;
     const double base = height - 12;
-    for (const Activity activity : kActivities) {
-      add(R"(<rect x="{:g}" y="{:g}" width="14" height="12" fill="{}"/><text x="{:g}" y="{:g}">{}</text>)", at, base - 10,
-          kColours[static_cast<std::size_t>(activity)], at + 19, base, to_string(activity));
-      at += 100;
+    const auto sign = [&](std::string_view colour, std::string_view text) {
+      add(R"(<rect x="{:g}" y="{:g}" width="14" height="12" fill="{}"/><text x="{:g}" y="{:g}">{}</text>)", at, base - 10, colour,
+          at + 19, base, text);
+      at += 34 + 7.0 * static_cast<double>(text.size());
+    };
+    for (const Activity activity : {Activity::compute, Activity::reduce, Activity::stall, Activity::wait}) {
+      if (activity == Activity::wait && !apart_) continue;
+      sign(kColours[static_cast<std::size_t>(activity)], to_string(activity));
+      if (activity == Activity::compute && request_.heads > 1) sign(kOddHead, "compute, odd head");
     }
     add(R"(<rect x="{:g}" y="{:g}" width="14" height="12" fill="none" stroke="#000" stroke-width="1.2"/><text x="{:g}" y="{:g}">critical )"
         R"(path</text>)",
@@ -151,6 +174,7 @@ class Svg {
 
   const SimulationRequest& request_;
   const SimulationReport& report_;
+  const bool apart_;  ///< adds have a lane of their own
   const double rows_;
   const double row_;
   const double scale_;
@@ -159,7 +183,7 @@ class Svg {
 };
 
 /// Time that each cell of a line spends on each activity.
-using Line = std::vector<std::array<double, 3>>;
+using Line = std::vector<std::array<double, 3>>;  // compute, reduce, stall
 
 void spread(Line& line, const Interval& interval, double cell) {
   const int last = static_cast<int>(line.size()) - 1;
@@ -192,6 +216,8 @@ std::string render_occupancy(const SimulationReport& report, int columns, bool a
   const std::size_t every = (report.workers.size() + kMostLines - 1) / kMostLines;
   std::vector<Line> lines((report.workers.size() + every - 1) / every, Line(static_cast<std::size_t>(columns)));
   for (const Interval& interval : report.intervals) {
+    const bool adder = interval.activity == Activity::reduce || interval.activity == Activity::wait;
+    if (report.adds_apart && adder) continue;
     const auto worker = static_cast<std::size_t>(interval.worker);
     if (worker % every == 0) spread(lines[worker / every], interval, cell);
   }
@@ -207,7 +233,8 @@ std::string render_occupancy(const SimulationReport& report, int columns, bool a
   }
   const std::string end = fmt::format("{:g}", report.makespan);
   fmt::format_to(std::back_inserter(out), "      0{:>{}}\n", end, columns);
-  fmt::format_to(std::back_inserter(out), "      {} compute  {} reduce  {} stall{}\n", signs[0], signs[1], signs[2],
+  fmt::format_to(std::back_inserter(out), "      {} compute  {}{} stall{}\n", signs[0],
+                 report.adds_apart ? "" : fmt::format("{} reduce  ", signs[1]), signs[2],
                  every > 1 ? fmt::format("; 1 of {} workers shown", every) : "");
   return out;
 }

@@ -18,6 +18,8 @@ std::string_view to_string(Kind kind) {
       return "alternate";
     case Kind::symmetric_shift:
       return "symmetric_shift";
+    case Kind::arrival:
+      return "arrival";
   }
   return "unknown";
 }
@@ -39,6 +41,10 @@ Kind kind_of(Schedule schedule) {
       return Kind::shift;
     case Schedule::alternate:
       return Kind::alternate;
+    case Schedule::symmetric_shift:
+      return Kind::symmetric_shift;
+    case Schedule::arrival:
+      return Kind::arrival;
   }
   return Kind::ascending;
 }
@@ -46,11 +52,12 @@ Kind kind_of(Schedule schedule) {
 void set_waves(Geometry& geometry, std::int64_t workers, int shift_stride) {
   geometry.wave = std::max(geometry.units, 1);
   geometry.stride = 1;
+  const std::int64_t resident = std::max<std::int64_t>(1, workers / geometry.head_group);
+  if (geometry.kind == Kind::arrival) geometry.wave = static_cast<int>(std::min<std::int64_t>(resident, geometry.wave));
   if (geometry.kind != Kind::shift && geometry.kind != Kind::symmetric_shift) return;
   const bool paired = geometry.kind == Kind::symmetric_shift;
   const int rotating = paired ? schedule::pairs(geometry) : geometry.units;
   const int rows = paired ? geometry.q_tiles - schedule::first_q(geometry, rotating - 1) : geometry.q_tiles;
-  const std::int64_t resident = workers / geometry.head_group;
   geometry.wave = static_cast<int>(std::max<std::int64_t>(1, std::min<std::int64_t>({resident, rows, rotating})));
   geometry.stride = std::max(1, std::min(shift_stride, rows / geometry.wave));
 }

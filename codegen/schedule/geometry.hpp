@@ -23,8 +23,8 @@ schedule::Kind kind_of(Schedule schedule);
 ///
 /// shift: a wave is as many units as rotate without two of them on one Q tile and fit on the device beside those of the other
 /// walks of their group: max(1, min(workers / head_group, q_tiles, units)). symmetric_shift: the same with pairs, and with the Q
-/// tiles that every long unit sees. The stride is cut to what the Q tiles allow: max(1, min(shift_stride, q_tiles / wave)).
-/// Elsewhere wave = units and stride = 1, unused.
+/// tiles that every long unit sees. arrival: as many units as fit on the device. The stride is cut to what the Q tiles allow:
+/// max(1, min(shift_stride, q_tiles / wave)). Elsewhere wave = units and stride = 1, unused.
 void set_waves(schedule::Geometry& geometry, std::int64_t workers, int shift_stride);
 
 }  // namespace ordo

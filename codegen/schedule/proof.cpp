@@ -5,7 +5,8 @@
 
 namespace ordo {
 
-Result<void> prove_schedule(const schedule::Geometry& geometry, std::int64_t workers) {
+Result<void> prove_schedule(const schedule::Geometry& geometry, std::int64_t workers, const ArrivalTable* table,
+                            const std::function<TileKind(int, int)>& mask) {
   const schedule::Geometry& g = geometry;
   if (g.tile_q < 1 || g.unit_kv < 1 || g.seqlen_q < 1 || g.seqlen_k < 1 || g.q_tiles < 1 || g.units < 1 || g.walks < 1 ||
       g.head_group < 1 || g.wave < 1 || g.stride < 1 || workers < 1) {
@@ -28,8 +29,15 @@ Result<void> prove_schedule(const schedule::Geometry& geometry, std::int64_t wor
                              "seqlen_k and add the gradients",
                              g.units, g.q_tiles, limits::kMostProvedTiles)};
   }
-  const ScheduleRules rules;
-  return Proof<ScheduleRules>(rules, geometry, workers).run();
+  const bool needs_table = g.kind == schedule::Kind::arrival;
+  if ((needs_table && table == nullptr) || (table != nullptr && (!table->fits(g) || (!needs_table && !mask)))) {
+    return Error{ErrorCode::invalid_plan,
+                 "schedule arrival needs the table that was made for its tiles; no other schedule does, unless the mask is an "
+                 "expression"};
+  }
+  const TileMap map = mask ? TileMap(g, mask) : TileMap(g);
+  const ScheduleRules rules(g, table != nullptr ? table->words.data() : nullptr);
+  return Proof<ScheduleRules>(rules, geometry, workers, map).run();
 }
 
 }  // namespace ordo

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
+#include "codegen/schedule/arrival.hpp"
+#include "codegen/schedule/tiles.hpp"
 #include "ordo/error.hpp"
 #include "ordo/plan.hpp"
 #include "ordo/problem.hpp"
@@ -19,10 +22,12 @@ schedule::Geometry make_geometry(const AttentionBackward& problem, const Plan& p
 /// and no wait can deadlock with `plan.workers` resident clusters (waits go to lower items, or stay inside one resident set of at
 /// most `workers` items). The error names the tile and the two units that conflict.
 /// Cost: O(units * q_tiles) for one head; the statement for the others follows by symmetry, walks of both parities are checked.
-Result<void> prove_schedule(const schedule::Geometry& geometry, std::int64_t workers);
+/// `table` is arrival's and null for other kinds; `mask` says what is visible where it is not the geometry's own mask.
+Result<void> prove_schedule(const schedule::Geometry& geometry, std::int64_t workers, const ArrivalTable* table = nullptr,
+                            const std::function<TileKind(int unit, int q)>& mask = {});
 
 /// Hash (hex, 16 digits) of tile shape, traversal order per unit, add order per Q tile and accumulation mode: equal fingerprints
-/// give equal bits from the same cubin code.
+/// give equal bits from the same cubin code. Empty for a plan that check_fit refuses.
 ORDO_API std::string order_fingerprint(const AttentionBackward& problem, const Plan& plan);
 
 }  // namespace ordo

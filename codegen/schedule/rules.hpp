@@ -1,4 +1,5 @@
-// A schedule as a list of visits: the one view of templates/schedule/schedule.cuh that proof, fingerprint and simulator share.
+// A schedule as a list of visits: the one view of templates/schedule/schedule.cuh that proof, fingerprint, simulator and CPU
+// executor share.
 #pragma once
 
 #include "templates/schedule/schedule.cuh"
@@ -7,44 +8,107 @@ namespace ordo {
 
 /// Where an item is in its walk over the Q tiles of one query head.
 struct Cursor {
-  schedule::Item item;  ///< item.unit is the pair for symmetric_shift
+  schedule::Item item;  ///< the unit, or the half of a pair, that is walked
+  int head = 0;         ///< query head within the walk
   int step = 0;
-  int unit = 0;  ///< the KV unit of this step
-  int q = 0;     ///< the Q tile of this step
+  int q = 0;  ///< the Q tile of this step
 };
 
-/// The definitions, from the header that the kernels include. Tests put a wrong one in its place to see the proof refuse it.
-struct ScheduleRules {
-  static int steps(const schedule::Geometry& g, int item_unit) {
-    return g.kind == schedule::Kind::symmetric_shift ? schedule::pair_steps(g, item_unit) : schedule::steps(g, item_unit);
-  }
+/// The definitions, from the header that the kernels include. Tests put wrong ones in their place to see the proof refuse them.
+/// An item visits, for each half of it and each query head of its walk in turn, the Q tiles from begin() on, steps() of them.
+class ScheduleRules {
+ public:
+  /// Both must outlive the rules. `table` is arrival's and null for every other kind.
+  explicit ScheduleRules(const schedule::Geometry& geometry, const unsigned* table = nullptr) : g_(&geometry), table_(table) {}
 
-  /// The first visit of an item. Only for items with steps() > 0.
-  static Cursor begin(const schedule::Geometry& g, const schedule::Item& item) {
-    if (g.kind != schedule::Kind::symmetric_shift) return {item, 0, item.unit, schedule::start_q(g, item)};
-    const schedule::Visit visit = schedule::pair_visit(g, item.unit, 0);
-    return {item, 0, visit.unit, visit.q};
+  /// Kinds of walk groups that follow one another in turn, and query heads of a walk with an order of their own.
+  [[nodiscard]] int patterns() const {
+    return g_->kind == schedule::Kind::alternate ? 2 : table_ != nullptr ? static_cast<int>(table_[0]) : 1;
   }
+  [[nodiscard]] int members() const { return table_ != nullptr ? static_cast<int>(table_[1]) : 1; }
 
+  /// The item that a walk's `place`-th number in dispatch order stands for: its first half.
+  [[nodiscard]] schedule::Item item(int walk, int place, bool flipped) const {
+    const schedule::Item at{walk, place, flipped};
+    return table_ != nullptr ? schedule::arrival_item(*g_, table_, at) : at;
+  }
+  /// The same by the number in the whole launch.
+  [[nodiscard]] schedule::Item item_at(int index) const {
+    const schedule::Item at = schedule::item_at(*g_, index);
+    return table_ != nullptr ? schedule::arrival_item(*g_, table_, at) : at;
+  }
+  [[nodiscard]] schedule::Residents residents(int index) const { return schedule::residents(*g_, index); }
+  [[nodiscard]] bool has_second_half(const schedule::Item& item) const { return schedule::has_second_half(*g_, item); }
+  [[nodiscard]] schedule::Item second_half(const schedule::Item& item) const { return schedule::second_half(*g_, item); }
+
+  /// Visits for each query head.
+  [[nodiscard]] int steps(const schedule::Item& item) const {
+    return table_ != nullptr ? schedule::arrival_steps(*g_, table_, item) : schedule::steps(*g_, item.unit);
+  }
+  /// The first visit. Only for items with steps() > 0.
+  [[nodiscard]] Cursor begin(const schedule::Item& item, int head) const {
+    Cursor at{item, head, 0, 0};
+    at.q = table_ != nullptr ? visit(at).q : schedule::start_q(*g_, item);
+    return at;
+  }
   /// The next visit. Only while at.step + 1 < steps().
-  static void advance(const schedule::Geometry& g, Cursor& at) {
+  void advance(Cursor& at) const {
     ++at.step;
-    if (g.kind != schedule::Kind::symmetric_shift) {
-      at.q = schedule::next_q(g, at.item, at.q);
-      return;
+    at.q = table_ != nullptr ? visit(at).q : schedule::next_q(*g_, at.item, at.q);
+  }
+  [[nodiscard]] int rank(const Cursor& at) const {
+    return table_ != nullptr ? visit(at).rank : schedule::rank(*g_, at.item, at.q);
+  }
+
+ private:
+  [[nodiscard]] schedule::Visit visit(const Cursor& at) const {
+    return schedule::unpack_visit(schedule::arrival_visits(*g_, table_, at.item, at.head)[at.step]);
+  }
+
+  const schedule::Geometry* g_;
+  const unsigned* table_;
+};
+
+/// The visits of a whole item: both halves, each for a range of query heads.
+class ItemWalk {
+ public:
+  ItemWalk() = default;
+  /// Walks `item` for the heads first_head .. last_head-1; done() at once when there is nothing to visit.
+  template <class Rules>
+  ItemWalk(const Rules& rules, const schedule::Item& item, int first_head, int last_head)
+      : first_head_(first_head), last_head_(last_head) {
+    enter(rules, item);
+  }
+
+  [[nodiscard]] bool done() const { return left_ == 0; }
+  [[nodiscard]] const Cursor& at() const { return at_; }
+
+  template <class Rules>
+  void advance(const Rules& rules) {
+    if (--left_ > 0) {
+      rules.advance(at_);
+    } else if (at_.head + 1 < last_head_) {
+      left_ = rules.steps(at_.item);
+      at_ = rules.begin(at_.item, at_.head + 1);
+    } else if (rules.has_second_half(at_.item)) {
+      enter(rules, rules.second_half(at_.item));
     }
-    const schedule::Visit visit = schedule::pair_visit(g, at.item.unit, at.step);
-    at.unit = visit.unit;
-    at.q = visit.q;
   }
 
-  static int rank(const schedule::Geometry& g, const Cursor& at) {
-    if (g.kind == schedule::Kind::symmetric_shift) return schedule::pair_rank(g, at.unit, at.q);
-    return schedule::rank(g, at.item, at.q);
+ private:
+  template <class Rules>
+  void enter(const Rules& rules, schedule::Item item) {
+    while ((left_ = rules.steps(item)) <= 0) {
+      left_ = 0;
+      if (!rules.has_second_half(item)) return;
+      item = rules.second_half(item);
+    }
+    at_ = rules.begin(item, first_head_);
   }
 
-  static schedule::Item item_at(const schedule::Geometry& g, int index) { return schedule::item_at(g, index); }
-  static schedule::Residents residents(const schedule::Geometry& g, int index) { return schedule::residents(g, index); }
+  Cursor at_{};
+  int first_head_ = 0, last_head_ = 1;
+  int left_ = 0;  ///< visits for this half and head, this one included
 };
 
 }  // namespace ordo

@@ -109,6 +109,10 @@ Result<void> DeviceProblem::launch(const AttentionBackwardKernel& kernel) {
   return kernel.launch(problem_, tensors_, workspace_.data(), workspace_.bytes(), stream_);
 }
 
+Result<std::vector<CtaStalls>> DeviceProblem::stalls(const AttentionBackwardKernel& kernel) const {
+  return kernel.stalls(problem_, workspace_.data(), stream_);
+}
+
 Result<void> DeviceProblem::synchronize() const { return wait(stream_); }
 
 Result<reference::HostGradients> DeviceProblem::download() const {

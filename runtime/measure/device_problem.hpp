@@ -38,6 +38,8 @@ class ORDO_API DeviceProblem {
   Result<void> poison(std::uint8_t byte = 0xff);
   /// Enqueues the backward. The kernel's workspace is reserved.
   Result<void> launch(const AttentionBackwardKernel& kernel);
+  /// What the last launch of a kernel of Flavour::stalls measured. Waits.
+  [[nodiscard]] Result<std::vector<CtaStalls>> stalls(const AttentionBackwardKernel& kernel) const;
   Result<void> synchronize() const;
   /// Waits, and copies dq, dk and dv to the host.
   Result<reference::HostGradients> download() const;

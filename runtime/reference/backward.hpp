@@ -29,7 +29,7 @@ Result<void> run_steps(const Task& task, Workers& workers, const std::vector<T>&
     tile.run(step, dk.data(), dv.data());
     add_dq(step, tile);
   };
-  return traverse(task.geometry, static_cast<int>(task.problem.group()), workers, run, progress);
+  return traverse(task.geometry, task.table, static_cast<int>(task.problem.group()), workers, run, progress);
 }
 
 /// The same with dQ summed in T.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "codegen/schedule/proof.hpp"
+#include "codegen/schedule/visit_table.hpp"
 #include "runtime/reference/backward.hpp"
 #include "runtime/reference/exact.hpp"
 #include "runtime/reference/numbers.hpp"
@@ -144,9 +145,14 @@ Result<HostGradients> execute(const AttentionBackward& problem, const Plan& plan
   if (!(scale > 0) || !std::isfinite(scale)) {
     return Error{ErrorCode::invalid_argument, fmt::format("the softmax scale must be positive and finite; it is {}", scale)};
   }
+  Result<ArrivalTable> table{ArrivalTable{}};
+  if (reads_table(plan)) table = table_of(problem, plan);
+  if (!table) return table.error();
+  const ArrivalTable* orders = reads_table(plan) ? &*table : nullptr;
   try {
     const auto visibility = Visibility::of(problem);
-    return execute_unguarded({problem, inputs, make_geometry(problem, plan), scale, visibility.get()}, plan, threads, progress);
+    return execute_unguarded({problem, inputs, make_geometry(problem, plan), scale, visibility.get(), false, orders}, plan,
+                             threads, progress);
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::invalid_argument, "not enough memory for the fp32 sums of this problem"};
   }

@@ -23,6 +23,7 @@ struct Task {
   const Visibility* visibility = nullptr;
   /// fp64 only: sums the magnitudes of all terms instead of the terms (of dP - delta too). How far rounding can reach.
   bool magnitudes = false;
+  const ArrivalTable* table = nullptr;  ///< of a plan with schedule arrival
 
   [[nodiscard]] std::int64_t batch(const Step& step) const { return step.walk / problem.kv_heads; }
   [[nodiscard]] std::int64_t kv_head(const Step& step) const { return step.walk % problem.kv_heads; }

@@ -11,42 +11,36 @@
 namespace ordo::reference {
 namespace {
 
-// Where an item stands.
-struct Walker {
-  Cursor at;
-  int steps = 0;
-  int head = 0;
-};
-
 class Traversal {
  public:
-  Traversal(const schedule::Geometry& geometry, int group)
+  Traversal(const schedule::Geometry& geometry, const ScheduleRules& rules, int group)
       : geometry_(geometry),
+        rules_(rules),
         group_(group),
         turns_(static_cast<std::size_t>(geometry.walks) * static_cast<std::size_t>(group) *
                static_cast<std::size_t>(geometry.q_tiles)) {
     for (int index = 0; index < schedule::items(geometry); ++index) {
-      const schedule::Item item = ScheduleRules::item_at(geometry, index);
-      const int steps = ScheduleRules::steps(geometry, item.unit);
-      if (steps == 0) continue;
-      active_.push_back({ScheduleRules::begin(geometry, item), steps, 0});
-      total_ += std::int64_t{steps} * group;
+      const schedule::Item item = rules.item_at(index);
+      total_ += rules.steps(item);
+      if (rules.has_second_half(item)) total_ += rules.steps(rules.second_half(item));
+      if (const ItemWalk walk(rules, item, 0, group); !walk.done()) active_.push_back(walk);
     }
+    total_ *= group;
   }
 
   [[nodiscard]] bool finished() const { return active_.empty(); }
   [[nodiscard]] double share() const { return static_cast<double>(done_) / static_cast<double>(total_); }
   [[nodiscard]] const std::vector<std::size_t>& ready() const { return ready_; }
   [[nodiscard]] Step step(std::size_t index) const {
-    const Walker& walker = active_[index];
-    return {walker.at.item.walk, walker.head, walker.at.unit, walker.at.q};
+    const Cursor& at = active_[index].at();
+    return {at.item.walk, at.head, at.item.unit, at.q};
   }
 
-  // A walker that the schedule sends off the grid; nullptr when there is none.
-  [[nodiscard]] const Walker* strayed() const {
-    for (const Walker& walker : active_) {
-      if (walker.at.q < 0 || walker.at.q >= geometry_.q_tiles || walker.at.unit < 0 || walker.at.unit >= geometry_.units)
-        return &walker;
+  // The visit of a walker that the schedule sends off the grid; nullptr when there is none.
+  [[nodiscard]] const Cursor* strayed() const {
+    for (const ItemWalk& walker : active_) {
+      const Cursor& at = walker.at();
+      if (at.q < 0 || at.q >= geometry_.q_tiles || at.item.unit < 0 || at.item.unit >= geometry_.units) return &at;
     }
     return nullptr;
   }
@@ -56,8 +50,8 @@ class Traversal {
   void find_ready() {
     ready_.clear();
     for (std::size_t i = 0; i < active_.size(); ++i) {
-      int& turn = turn_of(active_[i]);
-      if (turn != ScheduleRules::rank(geometry_, active_[i].at)) continue;
+      int& turn = turn_of(active_[i].at());
+      if (turn != rules_.rank(active_[i].at())) continue;
       turn = -1 - turn;
       ready_.push_back(i);
     }
@@ -65,44 +59,40 @@ class Traversal {
 
   void advance_ready() {
     for (const std::size_t i : ready_) {
-      Walker& walker = active_[i];
-      int& turn = turn_of(walker);
+      int& turn = turn_of(active_[i].at());
       turn = -turn;  // -(-1 - turn) is the next turn
-      if (walker.at.step + 1 < walker.steps) {
-        ScheduleRules::advance(geometry_, walker.at);
-      } else {
-        ++walker.head;
-        walker.at = ScheduleRules::begin(geometry_, walker.at.item);
-      }
+      active_[i].advance(rules_);
     }
     done_ += static_cast<std::int64_t>(ready_.size());
-    std::erase_if(active_, [this](const Walker& walker) { return walker.head == group_; });
+    std::erase_if(active_, [](const ItemWalk& walker) { return walker.done(); });
   }
 
  private:
-  int& turn_of(const Walker& walker) {
-    const std::int64_t head = std::int64_t{walker.at.item.walk} * group_ + walker.head;
-    return turns_[static_cast<std::size_t>(head * geometry_.q_tiles + walker.at.q)];
+  int& turn_of(const Cursor& at) {
+    const std::int64_t head = std::int64_t{at.item.walk} * group_ + at.head;
+    return turns_[static_cast<std::size_t>(head * geometry_.q_tiles + at.q)];
   }
 
   const schedule::Geometry& geometry_;
+  const ScheduleRules& rules_;
   int group_;
   std::vector<int> turns_;  ///< [walk][head][Q tile]: the rank that may add next
-  std::vector<Walker> active_;
+  std::vector<ItemWalk> active_;
   std::vector<std::size_t> ready_;
   std::int64_t total_ = 0, done_ = 0;
 };
 
 }  // namespace
 
-Result<void> traverse(const schedule::Geometry& geometry, int group, Workers& workers,
+Result<void> traverse(const schedule::Geometry& geometry, const ArrivalTable* table, int group, Workers& workers,
                       const std::function<void(const Step&, int)>& step, const std::function<void(double)>& progress) {
-  Traversal traversal(geometry, group);
+  const ScheduleRules rules(geometry, table != nullptr ? table->words.data() : nullptr);
+  Traversal traversal(geometry, rules, group);
   while (!traversal.finished()) {
-    if (const Walker* walker = traversal.strayed()) {
+    if (const Cursor* at = traversal.strayed()) {
       return Error{ErrorCode::internal,
-                   fmt::format("the schedule leaves the grid: KV unit {} at Q tile {}, of {} units and {} Q tiles",
-                               walker->at.unit, walker->at.q, geometry.units, geometry.q_tiles)};
+                   fmt::format("the schedule leaves the grid: KV unit {} at Q tile {}, of {} units and {} Q tiles", at->item.unit,
+                               at->q, geometry.units, geometry.q_tiles)};
     }
     traversal.find_ready();
     const std::vector<std::size_t>& ready = traversal.ready();

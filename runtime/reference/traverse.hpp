@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "codegen/schedule/arrival.hpp"
 #include "ordo/error.hpp"
 #include "runtime/reference/workers.hpp"
 #include "templates/schedule/schedule.cuh"
@@ -19,9 +20,10 @@ struct Step {
 
 /// Calls step(s, worker) once for every step of every item and query head. Two promises make sums deterministic whatever the
 /// threads do: the steps of an item follow each other in the schedule's order, and so do the steps that add into one dQ tile, by
-/// rank. `group` is the number of query heads a walk has. `progress` gets the share done, in [0, 1], on the calling thread; may
-/// be empty. Errors (internal): no unfinished item can go on, which a proved schedule rules out.
-Result<void> traverse(const schedule::Geometry& geometry, int group, Workers& workers,
+/// rank. `table` is arrival's and null for other schedules; `group` is the number of query heads a walk has. `progress` gets the
+/// share done, in [0, 1], on the calling thread; may be empty. Errors (internal): no unfinished item can go on, which a proved
+/// schedule rules out.
+Result<void> traverse(const schedule::Geometry& geometry, const ArrivalTable* table, int group, Workers& workers,
                       const std::function<void(const Step&, int worker)>& step, const std::function<void(double)>& progress);
 
 }  // namespace ordo::reference

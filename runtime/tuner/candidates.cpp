@@ -16,7 +16,12 @@ class Collector {
  public:
   explicit Collector(const AttentionBackward& problem) : problem_(problem) {}
 
-  void add(const Plan& plan) {
+  void add(Plan plan) {
+    if (plan.arrival) {
+      auto hashed = with_arrival_hash(problem_, plan);
+      if (!hashed) return;
+      plan = *std::move(hashed);
+    }
     if (!seen(plan) && check_fit(problem_, plan).ok()) plans_.push_back(plan);
   }
   [[nodiscard]] const std::vector<Plan>& plans() const { return plans_; }
@@ -28,16 +33,11 @@ class Collector {
   std::vector<Plan> plans_;
 };
 
-std::vector<Schedule> schedules_of(const AttentionBackward& problem, const PlanRequest& request) {
-  if (request.schedule) return {*request.schedule};
-  return {Schedule::ascending, Schedule::descending, problem.mask == Mask::full ? Schedule::shift : Schedule::alternate};
-}
-
 /// The planner's plans for each schedule by name, and for accumulations that need no order those that it would make for
 /// `ordered`: it offers them no choice of cluster.
 void add_schedules(Collector& out, const AttentionBackward& problem, const Target& target, const PlanRequest& request,
                    Accumulate accumulate) {
-  for (const Schedule schedule : schedules_of(problem, request)) {
+  for (const Schedule schedule : request.schedule ? std::vector{*request.schedule} : schedules_of(problem.mask)) {
     PlanRequest asked = request;
     asked.schedule = schedule;
     for (const Accumulate as : {accumulate, Accumulate::ordered}) {

@@ -54,6 +54,7 @@ struct Config {
   int dq_buffers;  ///< dQ staging buffers
   bool static_shape;
   int seqlen_q, seqlen_k, kv_heads, walks;  ///< static_shape only
+  bool measure_stalls = false;              ///< clock reads around the waits for turns, for debugging
 };
 
 }  // namespace ordo::attention_backward

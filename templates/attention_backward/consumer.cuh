@@ -157,7 +157,7 @@ struct Consumer {
       barrier_wait(shared.barrier(full + slot), ((number + i) / config.stages) & 1u);
       if (tile < item.unit) {
         const TilePlace place = place_of(params.shape, g, tile);
-        const bool any = schedule::contributors(g, place.q) > 0;  // else nobody has written its sums
+        const bool any = contributors(params, g, place.q) > 0;  // else nobody has written its sums
         // Half of the tile for each warpgroup: kSlices half pieces for each of its warps.
 #pragma unroll 1
         for (int n = 0; n < kSlices; ++n) {
@@ -203,12 +203,23 @@ struct Consumer {
       const int first_row = (place >> 2) * config.tile_q;
       // Two bodies, so that the masking of the few tiles that need it costs the others not even a branch between their
       // instructions.
-      if (config.mask_expression || unmasked_from > first_row)
+      const bool masked = config.mask_expression ? any_block_masked() : unmasked_from > first_row;
+      if (masked)
         masked_step(first, first_row, first_key, k, v, dk, dv);
       else
         step(first, k, v, dk, dv);
     }
     if (my_turn(number - 1)) finish_dq(number - 1);
+  }
+
+  /// Masks by expression: what the step in hand sees, from the warpgroup's first block on (schedule.cuh).
+  __device__ __forceinline__ int seen_by_blocks() const {
+    const int more = load_shared_int(shared.at(layout.steps) + (number % kStepSlots) * 16u + 12u);
+    return more >> (Step::kSeenShift + static_cast<int>(rank) * (config.tile_kv / 64) + warpgroup);
+  }
+  __device__ __forceinline__ bool any_block_masked() const { return (seen_by_blocks() & (kBlocks == 2 ? 5 : 1)) != 0; }
+  __device__ __forceinline__ bool block_hidden(int block) const {
+    return (seen_by_blocks() >> (schedule::kHiddenShift + 2 * block) & 1) != 0;
   }
 
   /// One Q tile, all of it visible. The scores of a block begin while dV and dK of the block before are computed.
@@ -268,7 +279,9 @@ struct Consumer {
     for (int block = 0; block < kBlocks; ++block) {
       const int key = first_key + 128 * block;
       u32 ds[kPairs] = {};
-      if (first_visible_row(geometry(params.shape), key) < first_row + config.tile_q) {
+      const bool sees = config.mask_expression ? !block_hidden(block)
+                                               : first_visible_row(geometry(params.shape), key) < first_row + config.tile_q;
+      if (sees) {
         // An expression comes first: only before the accumulators of S and dP are there are registers left to evaluate it.
         const u32 seen = config.mask_expression ? find_seen(key, first_row) : 0u;
         float s[kScores], dp[kScores];

@@ -28,6 +28,7 @@ inline constexpr bool kTakeTurns =
 inline constexpr bool kOrdered = config.accumulate == Accumulate::ordered;
 // Whether an item may wait for one of a higher ticket.
 inline constexpr bool kWaitsOnLater = kOrdered && schedule::waits_on_later_items(config.schedule);
+inline constexpr bool kReadsTable = config.schedule == schedule::Kind::arrival || config.mask_expression;
 inline constexpr bool kExact = config.accumulate == Accumulate::exact;
 
 inline constexpr Layout layout = layout_of(config);
@@ -44,11 +45,13 @@ inline constexpr NamedBarriers named{};
 
 /// One step, as the loader announces it to every other warp. `tile` < 0: no more steps.
 struct Step {
-  enum Flag : int { first = 1, last = 2 };  // of its item
+  enum Flag : int { first = 1, last = 2 };  // of its item, or half of a pair
   int place;                                ///< 4 times the number of the Q tile in its sequence, plus flags
   int tile;
   int turn;  ///< rank among the contributors of the dQ tile
-  int unused;
+  int more;  ///< bit 0: the first half of a pair, whose last step is not the item's. Masks by expression: what the step sees
+             ///< (schedule.cuh) from bit kSeenShift on
+  static constexpr int kSeenShift = 1;
 };
 
 /// One item of work, as the cluster's scheduler announces it.
@@ -76,6 +79,13 @@ ORDO_DEVICE schedule::Geometry geometry(const Shape& shape) {
   g.wave = shape.wave;
   g.stride = shape.stride;
   return g;
+}
+/// How many units add into Q tile `q`.
+ORDO_DEVICE int contributors(const MainParams& params, const schedule::Geometry& g, int q) {
+  if constexpr (config.mask_expression)
+    return schedule::table_contributors(g, params.arrival, q);
+  else
+    return schedule::contributors(g, q);
 }
 ORDO_DEVICE int kv_heads(const Shape& shape) { return config.static_shape ? config.kv_heads : shape.kv_heads; }
 

@@ -44,6 +44,12 @@ struct DqOutput {
   float scale;  ///< softmax scale: dQ = scale * dS K
 };
 
+/// measure_stalls: what an adding warp of a CTA did, in SM clocks.
+struct AdderClocks {
+  long long waited;   ///< for turns to add
+  long long running;  ///< from its first step to the end of its last add
+};
+
 /// ordo_main
 struct MainParams {
   TensorMap q, d_o, k, v, dk, dv;
@@ -51,7 +57,9 @@ struct MainParams {
   Scratch scratch;
   Shape shape;
   float scale;
-  float scale_log2;  ///< scale * log2(e)
+  float scale_log2;             ///< scale * log2(e)
+  const unsigned int* arrival;  ///< schedule arrival and masks by expression: the table of visits (schedule/schedule.cuh)
+  AdderClocks* stalls;          ///< measure_stalls only: [CTA][2]
 };
 
 /// ordo_preprocess: one block a Q tile

@@ -41,7 +41,7 @@ struct Scheduler {
     const int4 kept = load_shared_int4(at);
     State state{kept.x, kept.y, kept.z, kept.w};
     if constexpr (kWaitsOnLater) wait_until_safe(params, shared, state);
-    const Item item = item_of(geometry(params.shape), static_cast<int>(atomicAdd(params.scratch.control, 1u)), state);
+    const Item item = item_of(params, static_cast<int>(atomicAdd(params.scratch.control, 1u)), state);
     if constexpr (kWaitsOnLater) state.flags = item.steps > 0 ? ((state.flags ^ 2) | 1) : (state.flags & 2);
     store_shared4(at, static_cast<u32>(state.block), static_cast<u32>(state.block_first), static_cast<u32>(state.resident_end),
                   static_cast<u32>(state.flags));
@@ -52,21 +52,21 @@ struct Scheduler {
   static __device__ __forceinline__ void start(Shared shared) { store_shared4(shared.at(layout.scheduler), 0, 0, 0, 2); }
 
   /// Tickets of one cluster only grow, so the block is found by walking on.
-  static __device__ __forceinline__ Item item_of(const schedule::Geometry& g, int ticket, State& state) {
+  static __device__ __forceinline__ Item item_of(const MainParams& params, int ticket, State& state) {
+    const schedule::Geometry g = geometry(params.shape);
     const int groups = schedule::ceil_div(g.walks, g.head_group);
 #pragma unroll 1
     for (; state.block < groups + kConvertLag; ++state.block) {
-      const int walk_items = state.block < groups ? walks_of(g, state.block) * g.units : 0;
+      const int walk_items = state.block < groups ? walks_of(g, state.block) * schedule::walk_items(g) : 0;
       const int converted = state.block - kConvertLag;
       const int tiles = kOrdered && converted >= 0 ? walks_of(g, converted) * config.group * g.q_tiles : 0;
       constexpr int piece = kConvertTiles * config.cluster;
       const int size = walk_items + schedule::ceil_div(tiles, piece);
       const int rest = ticket - state.block_first;
       if (rest < walk_items) {
-        const int index = state.block * g.head_group * g.units + rest;
-        const schedule::Item at = schedule::item_at(g, index);
+        const int index = state.block * g.head_group * schedule::walk_items(g) + rest;
         state.resident_end = ticket + schedule::residents(g, index).end - index;
-        return {at.flipped ? Item::walk_down : Item::walk_up, at.walk, at.unit, schedule::steps(g, at.unit) * config.group};
+        return work_of(params, g, schedule::item_at(g, index));
       }
       if (rest < size) {
         const int base = converted * g.head_group * config.group * g.q_tiles;
@@ -76,6 +76,11 @@ struct Scheduler {
       state.block_first += size;
     }
     return {Item::none, 0, 0, 0};
+  }
+  static __device__ __forceinline__ Item work_of(const MainParams& params, const schedule::Geometry& g, schedule::Item at) {
+    if constexpr (kReadsTable) at = schedule::arrival_item(g, params.arrival, at);
+    const int steps = kReadsTable ? schedule::arrival_steps(g, params.arrival, at) : schedule::steps(g, at.unit);
+    return {at.flipped ? Item::walk_down : Item::walk_up, at.walk, at.unit, steps * config.group};
   }
   static __device__ __forceinline__ int walks_of(const schedule::Geometry& g, int group) {
     return schedule::minimum(g.head_group, g.walks - group * g.head_group);
@@ -117,6 +122,47 @@ ORDO_DEVICE u32* semaphore(const MainParams& params, int tile, u32 rank) {
   return params.scratch.control + kFirstSemaphore + 2 * static_cast<size_t>(tile) + (kExchange ? rank : 0u);
 }
 
+/// The visits of an item for one query head, one after another: computed, or for arrival read.
+template <bool Read>
+struct VisitsOf {
+  static constexpr unsigned int seen = 0;  // of masks by expression, which read the table
+  int q;
+  __device__ __forceinline__ VisitsOf(const MainParams&, const schedule::Geometry& g, const schedule::Item& at, int)
+      : q(schedule::start_q(g, at)) {}
+  __device__ __forceinline__ schedule::Visit next(const schedule::Geometry& g, schedule::Item at) {
+    // Works everything out anew at each step: kept across steps, its many terms would spill.
+    if constexpr (config.schedule == schedule::Kind::symmetric_shift) asm volatile("" : "+r"(at.unit));
+    const schedule::Visit visit{q, schedule::rank(g, at, q)};
+    q = schedule::next_q(g, at, q);
+    return visit;
+  }
+};
+template <>
+struct VisitsOf<true> {
+  const unsigned int* word;
+  unsigned int read;  // one ahead, so that nobody waits for memory; after the last visit it is never used
+  // Masks by expression: what the visit that next() gave last sees (schedule.cuh), and the same one ahead.
+  int distance = 0;
+  unsigned int seen = 0, seen_ahead = 0;
+  __device__ __forceinline__ VisitsOf(const MainParams& params, const schedule::Geometry& g, const schedule::Item& at, int member)
+      : word(schedule::arrival_visits(g, params.arrival, at, member)), read(*word) {
+    if constexpr (config.mask_expression) {
+      distance = schedule::mask_distance(g, params.arrival);
+      seen_ahead = word[distance];
+    }
+  }
+  __device__ __forceinline__ schedule::Visit next(const schedule::Geometry&, const schedule::Item&) {
+    const schedule::Visit visit = schedule::unpack_visit(read);
+    read = *++word;
+    if constexpr (config.mask_expression) {
+      seen = seen_ahead;
+      seen_ahead = word[distance];
+    }
+    return visit;
+  }
+};
+using Visits = VisitsOf<kReadsTable>;
+
 /// Loads Q, K, V, dO and the row statistics of every step, and announces each step. One lane.
 struct Loader {
   const MainParams& params;
@@ -143,14 +189,29 @@ struct Loader {
       } else {
         load_item(item);
       }
-      if (rank == 0) Scheduler::next(params, shared, items);
+      if (rank == 0) {
+        if (has_second_half(item))
+          Scheduler::send(shared, second_half(item), items);
+        else
+          Scheduler::next(params, shared, items);
+      }
     }
     announce({0, -1, 0, 0});
   }
 
+  /// symmetric_shift: the short unit of a pair follows its long one without a ticket of its own.
+  __device__ __forceinline__ bool has_second_half(const Item& item) const {
+    return config.schedule == schedule::Kind::symmetric_shift && item.kind == Item::walk_up &&
+           schedule::has_second_half(geometry(params.shape), {item.first, item.unit, false});
+  }
+  __device__ __forceinline__ Item second_half(const Item& item) const {
+    const schedule::Geometry g = geometry(params.shape);
+    return Scheduler::work_of(params, g, schedule::second_half(g, {item.first, item.unit, false}));
+  }
+
   __device__ __forceinline__ void announce(Step step) {
     store_shared4(shared.at(layout.steps) + (number % kStepSlots) * 16u, static_cast<u32>(step.place),
-                  static_cast<u32>(step.tile), static_cast<u32>(step.turn), 0);
+                  static_cast<u32>(step.tile), static_cast<u32>(step.turn), static_cast<u32>(step.more));
     barrier_arrive(shared.barrier(barriers.step_full) + 8u * (number % kStepSlots));
     ++number;
   }
@@ -163,19 +224,22 @@ struct Loader {
     if (item.steps == 0) wait_kv_empty();
     int flags = Step::first;
     int left = item.steps;
+    const int more = has_second_half(item) ? 1 : 0;
     // Not unrolled where a static shape makes the counts constants: the copies would spill.
 #pragma unroll 1
-    for (int member = 0; member < config.group && left > 0; ++member) {
+    for (int member = 0; member < config.group && item.steps > 0; ++member) {
       const int head = kv_head * config.group + member;
       const int head_tile = (batch * kv_heads(params.shape) * config.group + head) * g.q_tiles;
-      int q = schedule::start_q(g, at);
+      Visits visits(params, g, at, member);
 #pragma unroll 1
-      for (int t = schedule::steps(g, item.unit); t > 0; --t) {
+      for (int t = item.steps / config.group; t > 0; --t) {
+        const schedule::Visit visit = visits.next(g, at);
         if (--left == 0) flags |= Step::last;
-        load_step({4 * q + flags, head_tile + q, schedule::rank(g, at, q), 0}, head, batch);
+        Step step{4 * visit.q + flags, head_tile + visit.q, visit.rank, more};
+        if constexpr (config.mask_expression) step.more |= static_cast<int>(visits.seen) << Step::kSeenShift;
+        load_step(step, head, batch);
         if (flags & Step::first) load_kv(item.unit, kv_head, batch);
         flags = 0;
-        q = schedule::next_q(g, at, q);
       }
     }
   }
@@ -193,10 +257,10 @@ struct Loader {
 #pragma unroll 1
     for (int i = 0; i < kConvertTiles; ++i) {
       const int tile = item.first + i * config.cluster + static_cast<int>(rank);
-      const int contributors = tile < item.unit ? schedule::contributors(g, tile % g.q_tiles) : 0;
+      const int expected = tile < item.unit ? contributors(params, g, tile % g.q_tiles) : 0;
       const char* from = static_cast<const char*>(params.scratch.dq) + static_cast<size_t>(tile) * (kSlices * kSliceBytes);
-      load_half(barriers.q_full, barriers.q_empty, layout.q, from, contributors > 0);
-      load_half(barriers.do_full, barriers.do_empty, layout.d_o, from + kQBytes, contributors > 0);
+      load_half(barriers.q_full, barriers.q_empty, layout.q, from, expected > 0);
+      load_half(barriers.do_full, barriers.do_empty, layout.d_o, from + kQBytes, expected > 0);
       stage.advance();
     }
   }
@@ -208,10 +272,10 @@ struct Loader {
 #pragma unroll 4  // all at once would spill at head_dim 64
     for (int i = 0; i < kConvertTiles; ++i) {
       const int tile = schedule::minimum(item.first + i * config.cluster + static_cast<int>(rank), item.unit - 1);
-      const u32 contributors = static_cast<u32>(schedule::contributors(g, tile % g.q_tiles));
+      const u32 expected = static_cast<u32>(contributors(params, g, tile % g.q_tiles));
 #pragma unroll
       for (u32 slice = 0; slice < (kExchange ? 2u : 1u); ++slice)
-        missing |= load_relaxed(semaphore(params, tile, slice)) ^ contributors;
+        missing |= load_relaxed(semaphore(params, tile, slice)) ^ expected;
     }
     return missing == 0;
   }
@@ -306,6 +370,17 @@ ORDO_DEVICE bool turn_has_come(const MainParams& params, Shared shared, u32 rank
   return true;
 }
 
+/// Sums clocks where they are measured, and is nothing where they are not.
+struct Stopwatch {
+  long long sum = 0;
+  __device__ __forceinline__ void start() {
+    if constexpr (config.measure_stalls) sum -= clock64();
+  }
+  __device__ __forceinline__ void stop() {
+    if constexpr (config.measure_stalls) sum += clock64();
+  }
+};
+
 /// Adds one slice of every staged dQ tile to global memory; `ordered` waits for its turn first. One warp; lane 0 does the work,
 /// the others are there for the named barriers.
 ORDO_DEVICE void add_dq(const MainParams& params, Shared shared, u32 rank, int warpgroup) {
@@ -318,14 +393,18 @@ ORDO_DEVICE void add_dq(const MainParams& params, Shared shared, u32 rank, int w
 #pragma unroll
   for (u32 i = 0; i < static_cast<u32>(config.dq_buffers); ++i) named_arrive(barrier_of(named.staging_free, i), 160);
   bool ready = false;  // this step's turn was seen early
+  Stopwatch waited, running;
   Ring<kReleaseSlots> added;
   for (u32 number = 0;; ++number) {
     const Step step = wait_step(shared, number);
+    if (number == 0) running.start();
     if (step.tile < 0) break;
     if constexpr (kOrdered) {
       if (elected && !ready && step.turn > 0) {
+        waited.start();
         while (load_acquire(semaphore(params, step.tile, rank)) != static_cast<u32>(step.turn)) {
         }
+        waited.stop();
         fence_async_global();
       }
       __syncwarp();
@@ -359,6 +438,10 @@ ORDO_DEVICE void add_dq(const MainParams& params, Shared shared, u32 rank, int w
     }
   }
   if (elected) wait_copies<0>();
+  running.stop();
+  if constexpr (config.measure_stalls) {
+    if (elected) params.stalls[2 * blockIdx.x + static_cast<u32>(warpgroup)] = {waited.sum, running.sum};
+  }
 }
 
 /// Announces finished dQ adds to the next contributor. A warp of its own, because red.release is a MEMBAR.ALL.GPU of ~900 clk
@@ -372,7 +455,8 @@ ORDO_DEVICE void announce_adds(const MainParams& params, Shared shared, u32 rank
     add_release(semaphore(params, step.tile, rank), 1u);
     barrier_arrive(shared.barrier(barriers.added_empty + added.slot));
     added.advance();
-    if (kWaitsOnLater && (step.place & Step::last) != 0) barrier_arrive_remote(map_to_cta(shared.barrier(barriers.item_done), 0));
+    if (kWaitsOnLater && (step.place & Step::last) != 0 && (step.more & 1) == 0)
+      barrier_arrive_remote(map_to_cta(shared.barrier(barriers.item_done), 0));
   }
 }
 

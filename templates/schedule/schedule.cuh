@@ -6,8 +6,9 @@
 // For each query head of its walk a unit visits every Q tile that sees it under the mask, one step a tile, and adds a partial
 // dQ to each. `rank` is the unit's turn among the contributors of a Q tile: exactly 0 .. contributors-1.
 //
-// An *item* is one (walk, unit), the work of one cluster. Items are numbered in dispatch order: walks in groups, units slowest
-// inside a group, walks fastest, so that neighbouring items reduce into different dQ tiles.
+// An *item* is the work that a cluster takes at a time: one unit of a walk, or for symmetric_shift a pair of units, of which the
+// second (see second_half) is walked when the first has ended. Items are numbered in dispatch order: walks in groups, units
+// slowest inside a group, walks fastest, so that neighbouring items reduce into different dQ tiles.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -18,7 +19,7 @@
 
 namespace ordo::schedule {
 
-enum class Kind : int { ascending, descending, shift, alternate, symmetric_shift };
+enum class Kind : int { ascending, descending, shift, alternate, symmetric_shift, arrival };
 
 /// The tile grid of one query head, and how it is walked. Lengths of at most 2^31 - 2^16.
 struct Geometry {
@@ -32,15 +33,15 @@ struct Geometry {
   int units;       ///< ceil(seqlen_k / unit_kv)
   int walks;       ///< batch * kv_heads
   int head_group;  ///< walks dispatched together
-  int wave;        ///< shift: units (symmetric_shift: pairs) that rotate among themselves; otherwise unused
+  int wave;        ///< shift, arrival: units (symmetric_shift: pairs) that may wait for each other; otherwise unused
   int stride;      ///< both shifts: Q tiles between the starts of neighbouring units; otherwise unused
 };
 
-/// The work of one cluster.
+/// The work of one cluster: a unit, or the half of a pair.
 struct Item {
   int walk;
-  int unit;      ///< symmetric_shift: the pair
-  bool flipped;  ///< alternate: this walk is one that runs downwards
+  int unit;
+  bool flipped;  ///< walks downwards: alternate's odd groups, symmetric_shift's second halves. arrival: an odd group
 };
 
 ORDO_HOST_DEVICE constexpr int minimum(int a, int b) { return a < b ? a : b; }
@@ -65,26 +66,79 @@ ORDO_HOST_DEVICE constexpr int contributors(const Geometry& g, int q) {
   return last_key < 0 ? 0 : minimum(last_key / g.unit_kv + 1, g.units);
 }
 
-/// +1 or -1: the direction in which `item` walks the Q tiles.
-ORDO_HOST_DEVICE constexpr int direction(const Geometry& g, const Item& item) {
-  return g.kind == Kind::descending || (g.kind == Kind::alternate && item.flipped) ? -1 : 1;
+// symmetric_shift (DASH, causal): one cluster takes pair p, that is unit p (long) and then unit units-1-p (short); the middle
+// unit of an odd count is a pair by itself. Pairs rotate in waves of `wave`, waves add in wave order. The long units first rotate
+// through the rectangle of Q tiles that all of their wave see, then ascend through what is left of the triangle below it,
+// diagonal first; then each cluster walks its short unit downwards.
+
+/// Pairs of units of a walk. Pair p is named by its long unit, p.
+ORDO_HOST_DEVICE constexpr int pairs(const Geometry& g) { return (g.units + 1) / 2; }
+
+/// Whether another half follows `item`.
+ORDO_HOST_DEVICE constexpr bool has_second_half(const Geometry& g, const Item& item) {
+  return g.kind == Kind::symmetric_shift && !item.flipped && 2 * item.unit != g.units - 1;
+}
+ORDO_HOST_DEVICE constexpr Item second_half(const Geometry& g, const Item& item) {
+  return {item.walk, g.units - 1 - item.unit, true};
 }
 
-/// The Q tile of the first step. Only for units with steps() > 0.
+/// First and one past the last pair of the wave of pair `p`.
+struct Wave {
+  int first;
+  int end;
+};
+ORDO_HOST_DEVICE constexpr Wave wave_of(const Geometry& g, int p) {
+  const int first = p - p % g.wave;
+  return {first, minimum(first + g.wave, pairs(g))};
+}
+
+/// The first Q tile that every long unit of the wave of pair `p` sees.
+ORDO_HOST_DEVICE constexpr int first_common_q(const Geometry& g, int p) { return first_q(g, wave_of(g, p).end - 1); }
+
+/// +1 or -1: the direction in which `item` walks the Q tiles.
+ORDO_HOST_DEVICE constexpr int direction(const Geometry& g, const Item& item) {
+  return g.kind == Kind::descending || item.flipped ? -1 : 1;
+}
+
+/// The Q tile of the first step. Only for units with steps() > 0, and not for arrival.
 ORDO_HOST_DEVICE constexpr int start_q(const Geometry& g, const Item& item) {
   if (direction(g, item) < 0) return g.q_tiles - 1;
   if (g.kind == Kind::shift) return g.stride * (item.unit % g.wave);
+  if (g.kind == Kind::symmetric_shift) return first_common_q(g, item.unit) + g.stride * (item.unit % g.wave);
   return first_q(g, item.unit);
 }
 
-/// The Q tile after `q`. Wraps for shift; elsewhere the step count ends the walk.
+/// The Q tile after `q`. The shifts wrap; elsewhere the step count ends the walk.
 ORDO_HOST_DEVICE constexpr int next_q(const Geometry& g, const Item& item, int q) {
   const int next = q + direction(g, item);
-  return g.kind == Kind::shift && next == g.q_tiles ? 0 : next;
+  if (g.kind == Kind::shift && next == g.q_tiles) return 0;
+  if (g.kind != Kind::symmetric_shift || item.flipped) return next;
+  const int common = first_common_q(g, item.unit);
+  if (q < common) return next;
+  const int rotated = next == g.q_tiles ? common : next;
+  return rotated == start_q(g, item) ? first_q(g, item.unit) : rotated;  // once around: on to the triangle
 }
 
-/// The turn of `item` among the contributors of Q tile `q` (see the table in the file's tests).
+/// symmetric_shift: the turn of `unit` among the contributors of Q tile `q`: waves in order; inside a wave the long units as they
+/// rotate or ascend, then the short ones, of which the shortest arrives last.
+ORDO_HOST_DEVICE constexpr int pair_rank(const Geometry& g, int unit, int q) {
+  const int p = minimum(unit, g.units - 1 - unit);
+  const Wave wave = wave_of(g, p);
+  const int seen_by = contributors(g, q);
+  // Short units of pairs a .. b-1 see q when the pair is at least units - seen_by.
+  const int shorts = g.units / 2;
+  const int before = minimum(seen_by, wave.first) + maximum(minimum(wave.first, shorts) - (g.units - seen_by), 0);
+  if (unit != p) return before + (wave.end - wave.first) + minimum(wave.end, shorts) - 1 - p;
+  const int f = first_common_q(g, p);
+  if (q < f) return before + minimum(seen_by, wave.end) - 1 - p;
+  const int turn = minimum((q - f) / g.stride, wave.end - wave.first - 1) - (p - wave.first);
+  return before + (turn < 0 ? turn + wave.end - wave.first : turn);
+}
+
+/// The turn of `item` among the contributors of Q tile `q` (see the table in the file's tests). Not for
+/// arrival.
 ORDO_HOST_DEVICE constexpr int rank(const Geometry& g, const Item& item, int q) {
+  if (g.kind == Kind::symmetric_shift) return pair_rank(g, item.unit, q);
   if (g.kind == Kind::shift) {
     // Inside a wave units arrive at q in the order m, m-1, ..., wrapping, where m is the last unit that started at or before q.
     const int first = item.unit - item.unit % g.wave;
@@ -97,13 +151,9 @@ ORDO_HOST_DEVICE constexpr int rank(const Geometry& g, const Item& item, int q) 
   return item.unit;
 }
 
-/// True when some rank waits for an item of a higher number: all items of a group (of a wave, for shift) must then be resident.
-ORDO_HOST_DEVICE constexpr bool waits_on_later_items(Kind kind) {
-  return kind == Kind::shift || kind == Kind::alternate || kind == Kind::symmetric_shift;
-}
-
-/// symmetric_shift: pairs of units of a walk, see below.
-ORDO_HOST_DEVICE constexpr int pairs(const Geometry& g) { return (g.units + 1) / 2; }
+/// True when some rank waits for an item of a higher number: all items of a group (where there are waves, of a wave) must then be
+/// resident.
+ORDO_HOST_DEVICE constexpr bool waits_on_later_items(Kind kind) { return kind != Kind::ascending && kind != Kind::descending; }
 
 /// Items of one walk: its units, or its pairs of units.
 ORDO_HOST_DEVICE constexpr int walk_items(const Geometry& g) { return g.kind == Kind::symmetric_shift ? pairs(g) : g.units; }
@@ -117,12 +167,14 @@ struct Residents {
   int end;
 };
 
-/// Decodes a number in dispatch order.
+/// Decodes a number in dispatch order. symmetric_shift: the first half of the pair; arrival: `unit` is a place in the order of
+/// dispatch, see arrival_item.
 ORDO_HOST_DEVICE constexpr Item item_at(const Geometry& g, int index) {
   const int group = index / (g.head_group * walk_items(g));
   const int rest = index - group * g.head_group * walk_items(g);
   const int walks = minimum(g.head_group, g.walks - group * g.head_group);
-  return {group * g.head_group + rest % walks, rest / walks, (group & 1) != 0};
+  const bool in_turns = g.kind == Kind::alternate || g.kind == Kind::arrival;
+  return {group * g.head_group + rest % walks, rest / walks, in_turns && (group & 1) != 0};
 }
 
 /// See Residents. For schedules that wait on lower items only, the set is the item itself.
@@ -136,57 +188,63 @@ ORDO_HOST_DEVICE constexpr Residents residents(const Geometry& g, int index) {
   return {base + walks * first, base + walks * minimum(first + g.wave, walk_items(g))};
 }
 
-// symmetric_shift (DASH, causal): one worker takes pair p, that is unit p (long) and then unit units-1-p (short); the middle unit
-// of an odd count is a pair by itself. Pairs rotate in waves of `wave`, waves add in wave order. Let f be the first Q tile that
-// every long unit of the wave sees. The long units first rotate through the rectangle of Q tiles f .. q_tiles-1, then ascend
-// through what is left of the triangle below f, diagonal first; then each worker walks its short unit downwards.
+// arrival: Q tiles and ranks come from a table that the host made by simulation (codegen/schedule/arrival.hpp), one for each of
+// `patterns` kinds of walk groups, which follow one another in turn, and for each of `members` query heads of a walk. Words:
+// patterns, members; [pattern][place] the unit dispatched there; [pattern][unit + 1] where the visits of a unit begin; the
+// visits, [member][step] for each unit.
 
-/// One step of a worker.
+/// One visit of a unit, a word of the table.
 struct Visit {
-  int unit;
   int q;
+  int rank;
 };
-
-/// First and one past the last pair of the wave of pair `p`.
-struct Wave {
-  int first;
-  int end;
-};
-ORDO_HOST_DEVICE constexpr Wave wave_of(const Geometry& g, int p) {
-  const int first = p - p % g.wave;
-  return {first, minimum(first + g.wave, pairs(g))};
+inline constexpr int kMostVisited = 1 << 16;  ///< Q tiles, and units, that a word can name
+ORDO_HOST_DEVICE constexpr unsigned pack_visit(Visit visit) {
+  return static_cast<unsigned>(visit.q) | static_cast<unsigned>(visit.rank) << 16;
+}
+ORDO_HOST_DEVICE constexpr Visit unpack_visit(unsigned word) {
+  return {static_cast<int>(word & 0xffffu), static_cast<int>(word >> 16)};
 }
 
-/// Steps of pair `p` for each query head.
-ORDO_HOST_DEVICE constexpr int pair_steps(const Geometry& g, int p) {
-  const int other = g.units - 1 - p;
-  return steps(g, p) + (other == p ? 0 : steps(g, other));
+ORDO_HOST_DEVICE constexpr int arrival_pattern(const unsigned* table, const Item& item) {
+  return item.flipped ? static_cast<int>(table[0]) - 1 : 0;
+}
+/// The item that item_at() gave, with its unit.
+ORDO_HOST_DEVICE constexpr Item arrival_item(const Geometry& g, const unsigned* table, const Item& at) {
+  return {at.walk, static_cast<int>(table[2 + arrival_pattern(table, at) * g.units + at.unit]), at.flipped};
+}
+/// Where the visits of an item begin.
+ORDO_HOST_DEVICE constexpr const unsigned* arrival_begins(const Geometry& g, const unsigned* table, const Item& item) {
+  return table + 2 + static_cast<int>(table[0]) * g.units + arrival_pattern(table, item) * (g.units + 1) + item.unit;
+}
+/// Steps of a unit for each query head.
+ORDO_HOST_DEVICE constexpr int arrival_steps(const Geometry& g, const unsigned* table, const Item& item) {
+  const unsigned* begins = arrival_begins(g, table, item);
+  return static_cast<int>((begins[1] - begins[0]) / table[1]);
+}
+/// The visits of an item for the query head `member` of its walk.
+ORDO_HOST_DEVICE constexpr const unsigned* arrival_visits(const Geometry& g, const unsigned* table, const Item& item,
+                                                          int member) {
+  const int steps = arrival_steps(g, table, item);
+  return table + arrival_begins(g, table, item)[0] + member % static_cast<int>(table[1]) * steps;
 }
 
-/// Step `t`, 0 <= t < pair_steps(), of pair `p`.
-ORDO_HOST_DEVICE constexpr Visit pair_visit(const Geometry& g, int p, int t) {
-  const Wave wave = wave_of(g, p);
-  const int f = first_q(g, wave.end - 1);
-  const int rows = g.q_tiles - f;
-  if (t < rows) return {p, f + (g.stride * (p - wave.first) + t) % rows};
-  if (t < steps(g, p)) return {p, first_q(g, p) + t - rows};
-  return {g.units - 1 - p, g.q_tiles - 1 - (t - steps(g, p))};
-}
+// Masks by expression: behind the visits and one word that is read ahead come the contributors of every Q tile, and then for
+// every visit, in the same order, what it sees: bit s where the 64-key slice s of the unit has keys to hide, bit 4 + s where it
+// sees nothing at all.
 
-/// The turn of `unit` among the contributors of Q tile `q`: waves in order; inside a wave the long units as they rotate or
-/// ascend, then the short ones, of which the shortest arrives last.
-ORDO_HOST_DEVICE constexpr int pair_rank(const Geometry& g, int unit, int q) {
-  const int p = minimum(unit, g.units - 1 - unit);
-  const Wave wave = wave_of(g, p);
-  const int seen_by = contributors(g, q);
-  // Short units of pairs a .. b-1 see q when the pair is at least units - seen_by.
-  const int shorts = g.units / 2;
-  const int before = minimum(seen_by, wave.first) + maximum(minimum(wave.first, shorts) - (g.units - seen_by), 0);
-  if (unit != p) return before + (wave.end - wave.first) + minimum(wave.end, shorts) - 1 - p;
-  const int f = first_q(g, wave.end - 1);
-  if (q < f) return before + minimum(seen_by, wave.end) - 1 - p;
-  const int turn = minimum((q - f) / g.stride, wave.end - wave.first - 1) - (p - wave.first);
-  return before + (turn < 0 ? turn + wave.end - wave.first : turn);
+/// The word behind the visits.
+ORDO_HOST_DEVICE constexpr unsigned visits_end(const Geometry& g, const unsigned* table) {
+  return table[1 + static_cast<int>(table[0]) * (2 * g.units + 1)];
 }
+/// How many units add into Q tile `q`.
+ORDO_HOST_DEVICE constexpr int table_contributors(const Geometry& g, const unsigned* table, int q) {
+  return static_cast<int>(table[visits_end(g, table) + 1u + static_cast<unsigned>(q)]);
+}
+/// From a visit's word to what it sees.
+ORDO_HOST_DEVICE constexpr int mask_distance(const Geometry& g, const unsigned* table) {
+  return static_cast<int>(visits_end(g, table)) + 1 + g.q_tiles - (2 + static_cast<int>(table[0]) * (2 * g.units + 1));
+}
+inline constexpr int kHiddenShift = 4;
 
 }  // namespace ordo::schedule

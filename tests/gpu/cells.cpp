@@ -19,7 +19,7 @@ enum Factor { mask, schedule, accumulate, form, dtype, heads, seqlen_q, seqlen_k
 
 CoverRequest request() {
   const int lengths = static_cast<int>(kLengths.size());
-  CoverRequest out{{2, 3, 3, 3, 2, 3, lengths, lengths, 2, 2, 2}, {}};
+  CoverRequest out{{2, kScheduleLevels, 3, 3, 2, 3, lengths, lengths, 2, 2, 2}, {}};
   out.add_all_pairs();
   out.interactions.push_back({mask, schedule, accumulate, form});  // every kernel
   out.interactions.push_back({mask, schedule, accumulate, heads});
@@ -70,7 +70,7 @@ std::vector<Cell> cover_cells(const Target& target, std::vector<std::string>& er
     p.seqlen_q = kLengths[static_cast<std::size_t>(level[seqlen_q])];
     p.seqlen_k = kLengths[static_cast<std::size_t>(level[seqlen_k])];
     set_heads(p, level[heads], level[walks] == 1, kTileKv * cluster);
-    const Schedule how = schedules_of(p.mask)[static_cast<std::size_t>(level[schedule])];
+    const Schedule how = schedule_of(p.mask, level[schedule]);
     const Target where = target_of(target, level[workers] == 1, how, p, cluster);
     auto plan = plan_with(p, where, how, static_cast<Accumulate>(level[accumulate]), cluster, level[static_shape] == 1);
     if (plan) {

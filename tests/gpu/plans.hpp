@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "codegen/schedule/arrival.hpp"
 #include "ordo/plan.hpp"
 #include "ordo/problem.hpp"
 #include "ordo/target.hpp"
@@ -22,9 +23,11 @@ inline Result<Plan> checked(const AttentionBackward& problem, const Plan& plan) 
   return plan;
 }
 
-/// The schedules that exist for a mask: ascending, descending, and shift or alternate.
-inline std::vector<Schedule> schedules_of(Mask mask) {
-  return {Schedule::ascending, Schedule::descending, mask == Mask::full ? Schedule::shift : Schedule::alternate};
+/// Levels of a factor that schedule_of() turns into schedules of any mask; masks with fewer have some twice.
+inline constexpr int kScheduleLevels = 5;
+inline Schedule schedule_of(Mask mask, int level) {
+  const std::vector<Schedule> schedules = schedules_of(mask);
+  return schedules[static_cast<std::size_t>(level) % schedules.size()];
 }
 
 /// The planner's plan for this schedule and accumulation, in clusters of `cluster`. Where the planner offers no such cluster (it
@@ -49,7 +52,9 @@ inline Result<Plan> plan_with(const AttentionBackward& problem, const Target& ta
   plan.head_group = std::min(plan.head_group, plan.workers);  // walks that wait for each other must be resident together
   plan.cluster = cluster;
   plan.dq_buffers = 1;
-  return checked(problem, plan);
+  auto hashed = with_arrival_hash(problem, plan);
+  if (!hashed) return hashed.error();
+  return checked(problem, *hashed);
 }
 
 /// Every schedule of the problem's mask in every cluster size that exists, the planner's choice first; no two alike.

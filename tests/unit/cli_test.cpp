@@ -296,11 +296,25 @@ TEST_CASE("cli: simulate gives the closed forms") {
   CHECK(makespan("--schedule ascending --mask full --kv-tiles 6 --q-tiles 6 --heads 3 --workers 6") == 3 * 6 * 7 + 5 * 2);
   CHECK(makespan("--schedule shift --mask full --kv-tiles 6 --q-tiles 6 --heads 3 --workers 6") == 3 * 6 * 7);
   CHECK(makespan("--schedule symmetric_shift --mask causal --kv-tiles 6 --q-tiles 6 --heads 4 --workers 6") == 4 * 7 * 7 / 2);
+  CHECK(makespan("--schedule arrival --mask full --kv-tiles 6 --q-tiles 6 --heads 3 --workers 6") == 3 * 6 * 7);
+  CHECK(makespan("--schedule arrival --mask causal --kv-tiles 6 --q-tiles 6 --heads 4 --workers 6") == 4 * 7 * 7 / 2);
+  const std::string more =
+      "--schedule alternate --mask causal --kv-tiles 6 --q-tiles 6 --heads 4 --kv-heads 2 --workers 6 --handover 1 --unit 3 "
+      "--diagonal 6 --staging ";
+  CHECK(makespan(more + "0") > 4 * 7 * 7 / 2);
+  CHECK(makespan(more + "2") < makespan(more + "0"));  // adds beside the computing
   const std::string svg = folder.file("chart.svg");
   const Outcome chart =
       ordo_command(folder, "simulate --schedule descending --mask causal --kv-tiles 5 --q-tiles 7 --workers 3 --svg " + svg);
   CHECK(chart.code == 0);
   CHECK(contains(slurp(svg), "</svg>") == "</svg>");
+  const Outcome apart = ordo_command(folder,
+                                     "simulate --schedule ascending --mask causal --kv-tiles 5 --q-tiles 7 --heads 2 "
+                                     "--workers 3 --staging 1 --svg " +
+                                         svg);
+  CHECK(apart.code == 0);
+  CHECK(contains(apart.out, "waits to add") == "waits to add");
+  CHECK(contains(slurp(svg), ">wait</text>") == ">wait</text>");
 }
 
 TEST_CASE("cli: bad usage is one clear error, before anything is compiled") {
@@ -404,6 +418,9 @@ TEST_CASE("cli: bad usage is one clear error, before anything is compiled") {
       {"simulate --schedule shift --kv-tiles 0 --q-tiles 1 --workers 1", 2, "kv"},
       {"simulate --schedule shift --kv-tiles 4 --q-tiles 4 --workers 4 --mask causal", 2, "shift"},
       {"simulate --schedule waltz --kv-tiles 4 --q-tiles 4 --workers 4", 2, "waltz"},
+      {"simulate --schedule arrival --visits sideways --kv-tiles 4 --q-tiles 4 --workers 4", 2, "sideways"},
+      {"simulate --schedule shift --staging 99 --kv-tiles 4 --q-tiles 4 --workers 4", 2, "staging"},
+      {"simulate --schedule shift --heads 4 --kv-heads 3 --kv-tiles 4 --q-tiles 4 --workers 4", 2, "kv-heads"},
       {"simulate --schedule ascending --kv-tiles 100000 --q-tiles 100000 --workers 4", 2, ""},
       {"simulate --schedule ascending --kv-tiles 4 --q-tiles 4 --workers 4 --compute -1", 2, ""},
   };

@@ -22,7 +22,7 @@ namespace {
 constexpr int kMostSharedBytes = 232448;  // a block on sm_90 may opt in to
 
 /// A kind of kernel, by levels of {dtype, head_dim and cluster, mask, group, schedule, accumulation}.
-const std::vector<int> kKinds{2, 3, 2, 2, 3, 3};
+const std::vector<int> kKinds{2, 3, 2, 2, test::kScheduleLevels, 3};
 
 Plan plan_of(const test::Levels& level, bool static_shape = false) {
   AttentionBackward problem{.batch = 2, .seqlen_q = 1000, .seqlen_k = 2000};
@@ -32,7 +32,7 @@ Plan plan_of(const test::Levels& level, bool static_shape = false) {
   problem.mask = level[2] == 0 ? Mask::full : Mask::causal;
   problem.heads = 8;
   problem.kv_heads = level[3] == 0 ? 8 : 2;
-  const Schedule schedule = test::schedules_of(problem.mask)[static_cast<std::size_t>(level[4])];
+  const Schedule schedule = test::schedule_of(problem.mask, level[4]);
   const auto target = parse_target("h200");
   REQUIRE(target);
   const auto plan = test::plan_with(problem, *target, schedule, static_cast<Accumulate>(level[5]), cluster, static_shape);
@@ -81,7 +81,7 @@ struct Compiled {
 };
 
 /// The main and preprocess kernels of a pairwise cover of the kinds, every fourth with a static shape, and one of each other
-/// kernel.
+/// kernel and flavour.
 std::vector<Compiled> wanted_kernels() {
   test::CoverRequest request{kKinds, {}};
   request.add_all_pairs();
@@ -95,6 +95,12 @@ std::vector<Compiled> wanted_kernels() {
       if (every || others.insert(source.name).second) out.push_back({plan, std::move(source)});
     }
   }
+  const auto target = parse_target("h200");
+  REQUIRE(target);
+  const Plan plan = out.front().plan;
+  auto measuring = generate(plan, *target, Flavour::stalls);
+  REQUIRE(measuring);
+  out.push_back({plan, std::move(measuring->front())});
   return out;
 }
 
@@ -128,8 +134,9 @@ void check_cubin(const Compiled& compiled) {
 }  // namespace
 
 TEST_CASE("every kind of plan generates text, twice the same, that shared memory holds") {
-  std::set<std::string> texts;
+  std::set<std::string> texts, plans;
   for (const Plan& plan : every_plan()) {
+    plans.insert(to_text(plan));
     const std::vector<KernelSource> sources = sources_of(plan), again = sources_of(plan);
     REQUIRE(again.size() == sources.size());
     REQUIRE(sources.size() >= 2);
@@ -144,7 +151,7 @@ TEST_CASE("every kind of plan generates text, twice the same, that shared memory
     }
     texts.insert(sources[0].text);
   }
-  CHECK(texts.size() == every_plan().size());  // no two kinds share a main kernel
+  CHECK(texts.size() == plans.size());  // no two kinds share a main kernel
 }
 
 TEST_CASE("plans that differ in run-time fields alone share their kernels") {
@@ -156,6 +163,20 @@ TEST_CASE("plans that differ in run-time fields alone share their kernels") {
   const std::vector<KernelSource> sources = sources_of(plan), others = sources_of(other);
   REQUIRE(others.size() == sources.size());
   for (std::size_t i = 0; i < sources.size(); ++i) CHECK(others[i].text == sources[i].text);
+}
+
+TEST_CASE("the flavour that measures stalls has a main kernel of its own, and changes nothing else") {
+  const auto target = parse_target("h200");
+  REQUIRE(target);
+  for (const Plan& plan : {every_plan().front(), every_plan().back()}) {
+    const std::vector<KernelSource> normal = sources_of(plan);
+    const auto measuring = generate(plan, *target, Flavour::stalls);
+    REQUIRE(measuring);
+    REQUIRE(measuring->size() == normal.size());
+    CHECK((*measuring)[0].text != normal[0].text);
+    CHECK(normal[0].text.find(".measure_stalls = true") == std::string::npos);
+    for (std::size_t i = 1; i < normal.size(); ++i) CHECK((*measuring)[i].text == normal[i].text);
+  }
 }
 
 TEST_CASE("kernels of a cover of the kinds compile without spills, and take the parameters the host passes") {

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "codegen/schedule/arrival.hpp"
 #include "codegen/schedule/geometry.hpp"
 
 namespace ordo::testing {
@@ -57,13 +58,18 @@ inline RandomGrid random_grid(std::mt19937& random, schedule::Kind kind) {
   const int walks = between(1, 7);
   int workers = between(1, 24);
   int head_group = between(1, 4);
-  if (kind == schedule::Kind::shift || kind == schedule::Kind::symmetric_shift) head_group = std::min(head_group, workers);
+  if (kind == schedule::Kind::shift || kind == schedule::Kind::symmetric_shift || kind == schedule::Kind::arrival)
+    head_group = std::min(head_group, workers);
   if (kind == schedule::Kind::alternate)
     workers = std::min(head_group, walks) * schedule::ceil_div(seqlen_k, unit_kv) + between(0, 9);
   return {make_grid(kind, causal, seqlen_q, seqlen_k, tile_q, unit_kv, walks, head_group, workers, between(1, 5)), workers};
 }
 
-inline constexpr schedule::Kind kAllKinds[] = {schedule::Kind::ascending, schedule::Kind::descending, schedule::Kind::shift,
-                                               schedule::Kind::alternate, schedule::Kind::symmetric_shift};
+/// The kinds that a geometry says everything about; arrival has a table beside it.
+inline constexpr schedule::Kind kClosedKinds[] = {schedule::Kind::ascending, schedule::Kind::descending, schedule::Kind::shift,
+                                                  schedule::Kind::alternate, schedule::Kind::symmetric_shift};
+
+inline constexpr ArrivalVisits kAllVisits[] = {ArrivalVisits::up, ArrivalVisits::down, ArrivalVisits::up_and_down,
+                                               ArrivalVisits::rotate, ArrivalVisits::greedy};
 
 }  // namespace ordo::testing

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <random>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "codegen/expression/mask.hpp"
 #include "codegen/expression/mask_tiles.hpp"
+#include "codegen/schedule/proof.hpp"
+#include "codegen/schedule/visit_table.hpp"
 #include "ordo/plan.hpp"
 #include "ordo/problem.hpp"
 #include "runtime/reference/visibility.hpp"
@@ -161,6 +164,80 @@ TEST_CASE("mask: of windows, intervals see exactly the tiles that matter") {
   }
 }
 
+TEST_CASE("mask: the kernels' table holds every live tile once, and what each visit sees") {
+  for (const auto& [sq, sk] : {std::pair<int, int>{1000, 1000}, {500, 900}, {900, 333}}) {
+    for (const Case& c : cases(sk - sq)) {
+      const AttentionBackward p = problem_of(2, sq, sk, 2, 1, sq == 500 ? 64 : 128, mask(c.text));
+      const auto sees_any = [&](int q0, int rows, int k0, int keys, bool& all) {
+        bool any = false;
+        all = k0 + keys <= sk;
+        for (int h = 0; h < 2; ++h)
+          for (int b = 0; b < 2; ++b)
+            for (int i = q0; i < std::min(q0 + rows, sq); ++i)
+              for (int j = k0; j < std::min(k0 + keys, sk); ++j) (c.sees(i, j, h, b) ? any = true : all = false);
+        return any;
+      };
+      for (const Schedule schedule : {Schedule::ascending, Schedule::descending, Schedule::arrival}) {
+        const Plan plan = plan_of(p, schedule, Accumulate::ordered);
+        CAPTURE(to_text(p));
+        CAPTURE(to_text(plan));
+        const auto table = table_of(p, plan);
+        REQUIRE(table.ok());
+        const schedule::Geometry g = make_geometry(p, plan);
+        const unsigned* words = table->words.data();
+        std::vector<int> adds(static_cast<std::size_t>(g.q_tiles));
+        for (int unit = 0; unit < g.units; ++unit) {
+          const schedule::Item item{0, unit, false};
+          const unsigned* visits = schedule::arrival_visits(g, words, item, 0);
+          std::set<int> visited;
+          for (int step = 0; step < schedule::arrival_steps(g, words, item); ++step) {
+            const int q = schedule::unpack_visit(visits[step]).q;
+            CHECK(visited.insert(q).second);
+            ++adds[static_cast<std::size_t>(q)];
+            const unsigned seen = visits[step + schedule::mask_distance(g, words)];
+            for (int slice = 0; slice < g.unit_kv / 64; ++slice) {
+              bool all = false;
+              const bool any = sees_any(q * g.tile_q, g.tile_q, unit * g.unit_kv + 64 * slice, 64, all);
+              const bool masked = (seen >> slice & 1u) != 0, hidden = (seen >> (schedule::kHiddenShift + slice) & 1u) != 0;
+              if ((!all && !masked) || (any && hidden)) FAIL_CHECK("unit ", unit, " Q tile ", q, " slice ", slice);
+            }
+          }
+          for (int q = 0; q < g.q_tiles; ++q) {
+            bool all = false;
+            if (sees_any(q * g.tile_q, g.tile_q, unit * g.unit_kv, g.unit_kv, all) && visited.count(q) == 0)
+              FAIL_CHECK("unit ", unit, " never visits Q tile ", q);
+          }
+        }
+        for (int q = 0; q < g.q_tiles; ++q) CHECK(schedule::table_contributors(g, words, q) == adds[static_cast<std::size_t>(q)]);
+      }
+    }
+  }
+}
+
+TEST_CASE("mask: of a window, only the tiles of the window are visited and predicted") {
+  AttentionBackward p = problem_of(1, 4096, 4096, 4, 4, 128, mask("expr:k <= q && q - k < 256"));
+  const Plan plan = plan_of(p, Schedule::descending, Accumulate::ordered);
+  const auto table = table_of(p, plan);
+  REQUIRE(table.ok());
+  const schedule::Geometry g = make_geometry(p, plan);
+  std::int64_t visits = 0;
+  for (int unit = 0; unit < g.units; ++unit) visits += schedule::arrival_steps(g, table->words.data(), {0, unit, false});
+  // Each unit is seen by unit_kv + 255 rows, the last ones by what is left of them.
+  CHECK(visits == (g.unit_kv == 256 ? 15 * 8 + 4 : 30 * 6 + 4 + 2));
+  const auto whole = make_plan(problem_of(1, 4096, 4096, 4, 4, 128, Mask::full), *parse_target("h200"));
+  const auto window = make_plan(p, *parse_target("h200"));
+  REQUIRE(window.ok());
+  CHECK(window->predicted_ms < whole->predicted_ms / 2);
+  // Beyond what a table may hold there is an error, not a kernel.
+  p.seqlen_q = p.seqlen_k = std::int64_t{1} << 23;
+  p.mask = mask("expr:k <= q");
+  Plan large = plan;
+  large.mask = p.mask;
+  const auto refused = check_fit(p, large);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == ErrorCode::unsupported);
+}
+
 TEST_CASE("mask: forward and fp64 gradients agree with the formulas") {
   for (const auto& [sq, sk] : {std::pair<int, int>{190, 190}, {70, 260}, {260, 90}}) {
     for (const Case& c : cases(sk - sq)) {
@@ -191,6 +268,7 @@ TEST_CASE("mask: execute is within the bound for every schedule and accumulation
   const std::tuple<Schedule, Accumulate> ways[] = {{Schedule::ascending, Accumulate::ordered},
                                                    {Schedule::descending, Accumulate::ordered},
                                                    {Schedule::descending, Accumulate::exact},
+                                                   {Schedule::arrival, Accumulate::ordered},
                                                    {Schedule::ascending, Accumulate::atomic}};
   int number = 0;
   for (const auto& [batch, sq, sk, heads, kv_heads] : shapes) {
@@ -201,7 +279,7 @@ TEST_CASE("mask: execute is within the bound for every schedule and accumulation
       CAPTURE(to_text(p));
       const float scale = scale_of(p);
       const HostInputs in = random_inputs(p, scale, 11);
-      const auto& [schedule, accumulate] = ways[++number % 4];
+      const auto& [schedule, accumulate] = ways[++number % 5];
       const Plan plan = plan_of(p, schedule, accumulate);
       CAPTURE(to_text(plan));
       const auto got = execute(p, plan, scale, in);

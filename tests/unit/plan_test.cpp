@@ -60,7 +60,8 @@ TEST_CASE("plan: text round-trips, field by field") {
   const Plan plan = sample();
   CHECK(to_text(plan) ==
         "attention-backward dtype=fp16 head_dim=128 mask=full group=4 schedule=shift accumulate=ordered tile_q=64 tile_kv=128 "
-        "stages=2 cluster=2 dq_buffers=1 workers=66 shift_stride=4 head_group=2 static_shape=none");
+        "stages=2 cluster=2 dq_buffers=1 workers=66 shift_stride=4 head_group=2 arrival=none "
+        "static_shape=none");
   CHECK(*parse_plan(to_text(plan)) == plan);
   const auto round_trips = [](const std::function<void(Plan&)>& change) {
     Plan changed = sample();
@@ -73,6 +74,10 @@ TEST_CASE("plan: text round-trips, field by field") {
   };
   round_trips([](Plan& p) { p.dtype = DType::bf16; });
   round_trips([](Plan& p) { p.mask = Mask::causal, p.schedule = Schedule::alternate; });
+  round_trips([](Plan& p) { p.mask = Mask::causal, p.schedule = Schedule::symmetric_shift; });
+  for (const ArrivalVisits visits :
+       {ArrivalVisits::up, ArrivalVisits::down, ArrivalVisits::up_and_down, ArrivalVisits::rotate, ArrivalVisits::greedy})
+    round_trips([&](Plan& p) { p.schedule = Schedule::arrival, p.arrival = Arrival{visits, 1, 2, 3, 4, 5, 6, 7, ~0ull}; });
   round_trips([](Plan& p) { p.group = 1; });
   round_trips([](Plan& p) { p.schedule = Schedule::descending; });
   round_trips([](Plan& p) { p.accumulate = Accumulate::exact; });
@@ -115,6 +120,22 @@ TEST_CASE("plan: rules") {
   check_invalid([](Plan& p) { p.head_group = -3; }, "head_group is -3");
   check_invalid([](Plan& p) { p.mask = Mask::causal; }, "shift is for mask full only");
   check_invalid([](Plan& p) { p.schedule = Schedule::alternate; }, "alternate is for mask causal only");
+  check_invalid([](Plan& p) { p.schedule = Schedule::symmetric_shift; }, "symmetric_shift is for mask causal only");
+  check_invalid([](Plan& p) { p.schedule = Schedule::arrival; }, "schedule arrival has arrival=none");
+  check_invalid([](Plan& p) { p.arrival = Arrival{}; }, "schedule shift has arrival set");
+  const auto arrival = [](const std::function<void(Arrival&)>& change, const std::string& expected) {
+    check_invalid(
+        [&](Plan& p) {
+          p.schedule = Schedule::arrival;
+          p.arrival = Arrival{};
+          change(*p.arrival);
+        },
+        expected);
+  };
+  arrival([](Arrival& a) { a.reduce = -1; }, "arrival reduce is -1");
+  arrival([](Arrival& a) { a.compute = 1 << 25; }, "arrival compute is 33554432");
+  arrival([](Arrival& a) { a.staging = 9; }, "arrival staging is 9");
+  arrival([](Arrival& a) { a.visits = static_cast<ArrivalVisits>(9); }, "arrival visits");
   check_invalid([](Plan& p) { p.static_shape = StaticShape{2, 0, 4096, 8}; }, "seqlen_q");
   check_invalid([](Plan& p) { p.schedule = static_cast<Schedule>(17); }, "schedule");
 }
@@ -129,7 +150,7 @@ TEST_CASE("plan: texts that are refused") {
     CHECK(plan.error().message.find(expected) != std::string::npos);
   };
   refused("attention-forward", "attention-forward");
-  refused("attention-backward schedule=zigzag", "ascending, descending, shift, alternate");
+  refused("attention-backward schedule=zigzag", "ascending, descending, shift, alternate, symmetric_shift, arrival");
   refused("attention-backward accumulate=fast", "atomic, ordered, exact");
   refused("attention-backward workers=3000000000", "out of range");
   refused("attention-backward workers=66 workers=66", "appears twice");
@@ -139,6 +160,16 @@ TEST_CASE("plan: texts that are refused") {
     refused("attention-backward static_shape=" + std::string(shape), "static_shape");
   }
   refused("attention-backward static_shape=batch:2,seqlen_q:0,seqlen_k:4,kv_heads:5", "out of range");
+  const std::string clocks = "compute:1,diagonal:1,partial:1,reduce:1,handover:1,unit:1,staging:1";
+  for (const std::string& arrival :
+       {std::string("yes"), "visits:up," + clocks, "visits:up," + clocks + ",hash:0123456789abcde",
+        "visits:up," + clocks + ",hash:0123456789abcdeg", "visits:up," + clocks + ",hash:0123456789abcdef,",
+        "visits:up," + clocks + ",hash:0123456789abcdef,x:1", clocks + ",visits:up,hash:0123456789abcdef"}) {
+    refused("attention-backward schedule=arrival arrival=" + arrival, "arrival");
+  }
+  refused("attention-backward schedule=arrival arrival=visits:zigzag," + clocks + ",hash:0123456789abcdef",
+          "up, down, up_and_down");
+  refused("attention-backward schedule=arrival arrival=visits:up,compute:1e3,diagonal:1", "arrival compute");
 }
 
 TEST_CASE("plan: fits only the problem it was made for") {
@@ -204,6 +235,33 @@ TEST_CASE("plan: schedules that wait on later items need their group resident") 
   CHECK(check_fit(problem_for(plan), plan));
   plan.workers = 1;
   check_refused(check_fit(problem_for(plan), plan), "2 items (head_group 2)");
+}
+
+TEST_CASE("plan: an order of arrival holds for the lengths and workers it was simulated for") {
+  AttentionBackward problem = problem_for(sample());
+  const auto target = parse_target("h200");
+  REQUIRE(target);
+  const auto choice = make_plan(problem, *target, {.schedule = Schedule::arrival, .accumulate = {}, .static_shape = false});
+  REQUIRE(choice);
+  const Plan plan = choice->plan;
+  CHECK(check_fit(problem, plan));
+  CHECK(check_fit(problem, *parse_plan(to_text(plan))));
+  problem.batch = 5;  // more walks of the same kind
+  CHECK(check_fit(problem, plan));
+  problem.seqlen_q += 1;
+  check_refused(check_fit(problem, plan), "it was made for another problem, or edited");
+  problem = problem_for(sample());
+  Plan other = plan;
+  other.workers = 8;
+  check_refused(check_fit(problem, other), "8 workers");
+  other = plan;
+  other.arrival->hash ^= 1;
+  check_refused(check_fit(problem, other), "hash to");
+  other = plan;
+  other.arrival->visits = ArrivalVisits::down;
+  check_refused(check_fit(problem, other), "hash to");
+  CHECK(order_fingerprint(problem, plan).size() == 16);
+  CHECK(order_fingerprint(problem, other).empty());
 }
 
 TEST_CASE("plan: order fingerprints tell orders apart, and nothing else") {

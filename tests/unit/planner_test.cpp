@@ -218,7 +218,7 @@ TEST_CASE("planner: closed forms and the event simulation agree") {
     for (const Mask mask : {Mask::full, Mask::causal}) {
       const AttentionBackward problem = make_problem(batch, seqlen, seqlen, heads, heads, 128, mask);
       for (const Candidate& candidate : choose(problem, h200).candidates) {
-        if (candidate.plan.cluster != 2) continue;
+        if (candidate.plan.cluster != 2 || candidate.plan.schedule == Schedule::arrival) continue;  // it has a table beside it
         CAPTURE(to_text(candidate.plan));
         const cost::Prediction predicted = cost::predict(problem, candidate.plan, h200);
         CHECK_FALSE(predicted.simulated);

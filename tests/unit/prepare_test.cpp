@@ -393,7 +393,8 @@ TEST_CASE("prepared plans, report 29: a bounded number, those asked for longest 
   int builds = 0;
   const auto make = [&]() -> Prepared {
     ++builds;
-    return std::make_shared<AttentionBackwardKernel::Impl>(AttentionBackwardKernel::Impl{Plan{}, {}, KernelSet({})});
+    return std::make_shared<AttentionBackwardKernel::Impl>(
+        AttentionBackwardKernel::Impl{Plan{}, Flavour::normal, {}, KernelSet({}), {}});
   };
   const Prepared held = plans.get("a", make);
   (void)plans.get("b", make);

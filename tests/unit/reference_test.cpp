@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "codegen/schedule/arrival.hpp"
 #include "runtime/reference/attention.hpp"
 #include "runtime/reference/exact.hpp"
 #include "runtime/reference/kernels.hpp"
@@ -226,14 +227,21 @@ TEST_CASE("execute: within the bound for every schedule, accumulation, dtype and
       const float scale = scale_of(p);
       const HostInputs in = random_inputs(p, scale, 11);
       const Schedule rotating = mask == Mask::full ? Schedule::shift : Schedule::alternate;
+      const Schedule paired = mask == Mask::full ? Schedule::shift : Schedule::symmetric_shift;
       for (const auto& [schedule, accumulate, cluster] : {std::tuple{Schedule::ascending, Accumulate::ordered, 1},
                                                           {Schedule::descending, Accumulate::ordered, 2},
                                                           {rotating, Accumulate::ordered, 1},
                                                           {rotating, Accumulate::exact, 1},
+                                                          {paired, Accumulate::ordered, 1},
+                                                          {Schedule::arrival, Accumulate::ordered, 2},
                                                           {Schedule::descending, Accumulate::atomic, 1}}) {
         Plan plan = plan_of(p, schedule, accumulate);
         plan.cluster = p.head_dim == 128 ? cluster : 1;  // no cluster kernel at head_dim 64
         plan.head_group = 2;
+        if (schedule == Schedule::arrival) {
+          plan.arrival = Arrival{.visits = ArrivalVisits::greedy, .compute = 5, .diagonal = 7, .reduce = 2, .handover = 3};
+          plan = *with_arrival_hash(p, plan);
+        }
         CAPTURE(to_text(p));
         CAPTURE(to_text(plan));
         const auto got = execute(p, plan, scale, in);
@@ -522,7 +530,7 @@ TEST_CASE("traverse: order, and a schedule that leaves the grid") {
     const std::lock_guard guard(lock);
     tiles[{s.walk, s.head, s.q}].push_back(s.unit);
   };
-  REQUIRE(traverse(g, 2, workers, step, [&](double x) {
+  REQUIRE(traverse(g, nullptr, 2, workers, step, [&](double x) {
             CHECK(x > share);
             share = x;
           }).ok());
@@ -535,7 +543,7 @@ TEST_CASE("traverse: order, and a schedule that leaves the grid") {
     }
   }
   g.stride = 4;  // the last unit would start at Q tile 12
-  const auto strayed = traverse(g, 1, workers, [](const Step&, int) {}, {});
+  const auto strayed = traverse(g, nullptr, 1, workers, [](const Step&, int) {}, {});
   REQUIRE_FALSE(strayed.ok());
   CHECK(strayed.error().code == ErrorCode::internal);
   CHECK(strayed.error().message.find("leaves the grid") != std::string::npos);

@@ -22,13 +22,9 @@ using Visits = std::vector<std::pair<int, int>>;  // (Q tile, rank)
 
 Visits visits(const Geometry& g, int item, bool flipped = false) {
   Visits out;
-  const int steps = ScheduleRules::steps(g, item);
-  if (steps == 0) return out;
-  Cursor at = ScheduleRules::begin(g, {0, item, flipped});
-  for (int step = 0; step < steps; ++step) {
-    if (step > 0) ScheduleRules::advance(g, at);
-    out.emplace_back(at.q, ScheduleRules::rank(g, at));
-  }
+  const ScheduleRules rules(g);
+  for (ItemWalk walk(rules, {0, item, flipped}, 0, 1); !walk.done(); walk.advance(rules))
+    out.emplace_back(walk.at().q, rules.rank(walk.at()));
   return out;
 }
 
@@ -136,7 +132,7 @@ TEST_CASE("schedule: lengths near 2^31 stay inside int") {
 TEST_CASE("schedule: items name every walk and unit once, walks fastest within a group") {
   std::mt19937 random(11);
   for (int round = 0; round < 200; ++round) {
-    for (const Kind kind : kAllKinds) {
+    for (const Kind kind : kClosedKinds) {
       const Geometry g = random_grid(random, kind).geometry;
       CAPTURE(describe(g));
       std::set<std::pair<int, int>> seen;
@@ -145,7 +141,7 @@ TEST_CASE("schedule: items name every walk and unit once, walks fastest within a
         CHECK(item.walk >= 0);
         CHECK(item.walk < g.walks);
         CHECK(item.unit < schedule::walk_items(g));
-        CHECK(item.flipped == (item.walk / g.head_group % 2 == 1));
+        CHECK(item.flipped == (kind == Kind::alternate && item.walk / g.head_group % 2 == 1));
         seen.insert({item.walk, item.unit});
         const schedule::Residents set = schedule::residents(g, index);
         CHECK(set.begin <= index);

@@ -20,7 +20,13 @@ struct KernelSource {
   int shared_bytes = 0;  ///< dynamic shared memory a block
 };
 
+/// What a plan's kernels are built for. Other flavours than normal have texts, and so keys, of their own.
+enum class Flavour {
+  normal,
+  stalls,  ///< for debugging: the main kernel reads the clock around its waits for turns, see AttentionBackwardKernel::stalls
+};
+
 /// All kernels of a plan, the main one first. Pure and thread-safe; the same plan gives the same text.
-ORDO_API Result<std::vector<KernelSource>> generate(const Plan& plan, const Target& target);
+ORDO_API Result<std::vector<KernelSource>> generate(const Plan& plan, const Target& target, Flavour flavour = Flavour::normal);
 
 }  // namespace ordo

@@ -16,10 +16,35 @@ namespace ordo {
 /// In which order a KV tile visits its Q tiles, and in which order KV tiles add into a dQ tile.
 /// The definitions are templates/schedule/schedule.cuh, which host and device both include.
 enum class Schedule {
-  ascending,   ///< Q tiles upwards; KV 0, 1, 2, ... add in turn
-  descending,  ///< Q tiles downwards (DASH, for causal masks); KV 0, 1, 2, ... add in turn
-  shift,       ///< each KV tile starts `shift_stride` Q tiles after its neighbour (DASH, full masks): no stall
-  alternate,   ///< causal: groups of heads alternate between ascending and descending
+  ascending,        ///< Q tiles upwards; KV 0, 1, 2, ... add in turn
+  descending,       ///< Q tiles downwards (DASH, for causal masks); KV 0, 1, 2, ... add in turn
+  shift,            ///< each KV tile starts `shift_stride` Q tiles after its neighbour (DASH, full masks): no stall
+  alternate,        ///< causal: groups of heads alternate between ascending and descending
+  symmetric_shift,  ///< causal: a cluster takes a long and a short KV tile together (DASH): every cluster has the same work
+  arrival,          ///< KV tiles add in the order in which a simulation of the launch has them arrive; see Arrival
+};
+
+/// How a KV tile visits its Q tiles in schedule arrival. Every way is simulated, none is measured: it is the plan's choice.
+enum class ArrivalVisits {
+  up,           ///< from the first that sees it, upwards
+  down,         ///< from the last, downwards
+  up_and_down,  ///< groups of heads in turn, as alternate
+  rotate,       ///< upwards and around, neighbours starting evenly apart, as shift
+  greedy,       ///< upwards and around, but first those where nobody has to be waited for
+};
+
+/// Schedule arrival: what the simulation that gives the order of adds was told, in SM clocks, and the hash of what it gave. The
+/// orders are made anew from this wherever they are needed, and refused if they hash otherwise: a plan holds for the sequence
+/// lengths that it was made for.
+struct Arrival {
+  ArrivalVisits visits = ArrivalVisits::up;
+  int compute = 1, diagonal = 1, partial = 1;  ///< a tile that is all visible, on the mask's boundary, cut off at the end
+  int reduce = 0;                              ///< one add
+  int handover = 0;                            ///< from the end of an add to the earliest start of the next
+  int unit = 0;                                ///< before the first tile of a KV tile
+  int staging = 0;         ///< tiles computed and not yet added, at most; 0: nothing is computed during an add
+  std::uint64_t hash = 0;  ///< of the table of orders
+  friend bool operator==(const Arrival&, const Arrival&) = default;
 };
 
 /// How the partial dQ tiles of different KV tiles are summed.
@@ -31,8 +56,12 @@ enum class Accumulate {
 
 ORDO_API std::string_view to_string(Schedule schedule);
 ORDO_API std::string_view to_string(Accumulate accumulate);
+ORDO_API std::string_view to_string(ArrivalVisits visits);
 ORDO_API Result<Schedule> parse_schedule(std::string_view text);
+/// The schedules that exist for a mask.
+ORDO_API std::vector<Schedule> schedules_of(const Mask& mask);
 ORDO_API Result<Accumulate> parse_accumulate(std::string_view text);
+ORDO_API Result<ArrivalVisits> parse_arrival_visits(std::string_view text);
 
 /// Sizes baked into a kernel by `static_shape`: fewer registers and divisions, one kernel a shape.
 struct StaticShape {
@@ -52,12 +81,13 @@ struct Plan {
   Accumulate accumulate = Accumulate::ordered;
   int tile_q = 64;
   int tile_kv = 128;
-  int stages = 2;        ///< Q stages and dO stages in shared memory
-  int cluster = 1;       ///< CTAs a cluster, on neighbouring KV tiles; 2 exchanges dS through distributed shared memory
-  int dq_buffers = 1;    ///< fp32 dQ staging buffers in shared memory
-  int workers = 132;     ///< clusters (CTAs when cluster == 1) that are resident at once
-  int shift_stride = 1;  ///< schedule shift only: Q tiles between neighbours
-  int head_group = 1;    ///< query-head walks dispatched together, KV tiles slowest
+  int stages = 2;                  ///< Q stages and dO stages in shared memory
+  int cluster = 1;                 ///< CTAs a cluster, on neighbouring KV tiles; 2 exchanges dS through distributed shared memory
+  int dq_buffers = 1;              ///< fp32 dQ staging buffers in shared memory
+  int workers = 132;               ///< clusters (CTAs when cluster == 1) that are resident at once
+  int shift_stride = 1;            ///< schedules shift and symmetric_shift: Q tiles between neighbours
+  int head_group = 1;              ///< query-head walks dispatched together, KV tiles slowest
+  std::optional<Arrival> arrival;  ///< schedule arrival only, and there always
   std::optional<StaticShape> static_shape;
 
   /// The rules of the type itself (ranges and combinations a kernel exists for), without a problem.

@@ -64,6 +64,13 @@ struct KernelReport {
   std::string cubin_sha256;
 };
 
+/// How long one CTA of a launch waited for its turns to add into dQ, in SM clocks. Where a CTA has two adding warps, which wait
+/// side by side, the longer of each.
+struct CtaStalls {
+  std::int64_t waited = 0;
+  std::int64_t running = 0;  ///< of the adding warp: from its first step to the end of its last add
+};
+
 /// The compiled kernels of one plan. Thread-safe; keeps what it needs of its Engine alive.
 class ORDO_API AttentionBackwardKernel {
  public:
@@ -85,6 +92,11 @@ class ORDO_API AttentionBackwardKernel {
   /// plan().workers at once where the schedule needs it, and driver failures.
   Result<void> launch(const AttentionBackward& problem, const AttentionBackwardTensors& tensors, void* workspace,
                       std::size_t workspace_bytes, CUstream_st* stream) const;
+
+  /// Kernels of Flavour::stalls only: what the last launch of `problem` with `workspace` on `stream` measured, one entry a CTA.
+  /// Waits for the stream. Reading the clock costs the adding warps a little, and nothing else.
+  [[nodiscard]] Result<std::vector<CtaStalls>> stalls(const AttentionBackward& problem, const void* workspace,
+                                                      CUstream_st* stream) const;
 
   struct Impl;
   explicit AttentionBackwardKernel(std::shared_ptr<Impl> impl);
@@ -139,8 +151,8 @@ class ORDO_API Engine {
 
   /// Generates, compiles (or takes from the cache) every kernel of `plan`. Compiling takes a second or so a kernel; of the
   /// threads and processes of a host that need one kernel only one compiles it. Errors: invalid_plan, toolchain, compile;
-  /// not_prepared after seal().
-  [[nodiscard]] Result<AttentionBackwardKernel> prepare(const Plan& plan);
+  /// not_prepared after seal(). `flavour` is for debugging: other kernels of the same plan.
+  [[nodiscard]] Result<AttentionBackwardKernel> prepare(const Plan& plan, Flavour flavour = Flavour::normal);
   /// The same for the plan that plan() chooses. What is prepared already costs plan() and a look-up.
   [[nodiscard]] Result<AttentionBackwardKernel> prepare(const AttentionBackward& problem, const PlanRequest& request = {});
 

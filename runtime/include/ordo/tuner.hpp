@@ -26,7 +26,7 @@ struct TuneOptions {
   PlanRequest request;
   /// Only plans that give the very bits of the planner's choice (equal order fingerprints), so that tuning changes no result.
   bool same_bits = false;
-  int most_candidates = 12;  ///< plans that are measured, the planner's choice included; the cost model prunes the rest
+  int most_candidates = 20;  ///< plans that are measured, the planner's choice included; the cost model prunes the rest
   /// A plan wins only if it is ahead of every other by more than this share; else the planner's choice stays if it is as fast.
   double margin = 0.01;
   MeasurementPolicy policy;
