@@ -17,9 +17,11 @@
 #include "ordo/ordo.h"
 #include "ordo/ordo.hpp"
 #include "ordo/tuner.hpp"
+#include "runtime/process.hpp"
 
 struct ordo_engine {
   ordo::Engine engine;
+  ordo::MadeIn process = {};
   std::mutex mutex = {};                  // of what follows
   std::optional<ordo::Tuner> tuner = {};  // made when a query or a tuning first needs it
 };
@@ -220,6 +222,7 @@ ordo_plan* new_plan(const TunedPlan& best) {
 }
 
 Result<Tuner*> tuner_of(ordo_engine& engine) {
+  if (auto ours = engine.process.check("This engine"); !ours) return ours.error();
   const std::scoped_lock lock(engine.mutex);
   if (!engine.tuner) {
     Result<Tuner> created = Tuner::create(engine.engine);

@@ -13,8 +13,10 @@
  * Ownership: what a function gives out through `out` belongs to the caller, who destroys it once; destroying NULL does nothing.
  * A kernel keeps what it needs of its engine alive. Strings given out belong to the object asked and live as long as it.
  * Threads: engines and kernels may be used by any number of threads at once; an object must not be used while it is destroyed.
- * Destroying a kernel does not wait for the GPU: keep it while launches of it, or graphs that hold it, are in flight.
- * fork(): a child must not use engines or kernels of its parent; it creates its own.
+ * Destroying the last kernel of a plan waits for its launches in flight. A graph that holds launches does not keep their kernel:
+ * keep it as long as the graph is replayed.
+ * fork(): engines and kernels of the parent may plan and be destroyed in a child; what else they are asked there is
+ * ORDO_INVALID_ARGUMENT. It creates its own; CUDA itself does not work in the child of a process that used it.
  *
  * Structures begin with struct_size = sizeof(the structure): a later version appends fields, and takes what an older caller
  * does not know as zero. ordo_abi_version() grows only when something that exists changes. */
