@@ -9,6 +9,7 @@
 #include "cli/report.hpp"
 #include "codegen/cost/model.hpp"
 #include "codegen/schedule/proof.hpp"
+#include "runtime/calibration.hpp"
 #include "runtime/device.hpp"
 
 namespace ordo::cli {
@@ -49,6 +50,16 @@ Result<int> parse_device(const std::string& text) {
     return Error{ErrorCode::invalid_argument, fmt::format("--device '{}' is neither cpu nor a device number", text)};
   }
   return static_cast<int>(*index);
+}
+
+// Those of `ordo calibrate`, if there are any for the target that can be used.
+std::shared_ptr<const cost::Constants> calibrated_constants(const Target& target) {
+  const auto path = calibration_path(target);
+  if (!path) return nullptr;
+  auto constants = read_calibration(*path, target);
+  if (constants) return *std::move(constants);
+  note(constants.error().message + ". Planning with the constants that are shipped.");
+  return nullptr;
 }
 
 }  // namespace
@@ -92,6 +103,11 @@ void add_plan(CLI::App& verb, Options& options) {
                    ->type_name("PLAN");
   plan->excludes(schedule)->excludes(accumulate)->excludes(fixed);
   for (CLI::Option* option : {schedule, accumulate, fixed, plan}) option->group("Plan");
+}
+
+void add_allow_spills(CLI::App& verb, Options& options) {
+  verb.add_flag("--allow-spills", options.allow_spills, "Take kernels whose registers spill, which are otherwise refused")
+      ->group("Plan");
 }
 
 void add_target(CLI::App& verb, Options& options) {
@@ -225,6 +241,7 @@ Result<Choice> choose_plan(const Options& options, const AttentionBackward& prob
   auto target = resolve_target(options);
   if (!target) return target.error();
   out.target = *target;
+  request->constants = calibrated_constants(out.target);
   if (!given) {
     auto choice = make_plan(problem, out.target, *request);
     if (!choice) return choice.error();
@@ -233,10 +250,13 @@ Result<Choice> choose_plan(const Options& options, const AttentionBackward& prob
   }
   if (auto fits = check_fit(problem, *given); !fits) return fits.error();
   out.choice.plan = *given;
-  out.choice.predicted_ms = cost::predict(problem, *given, out.target).ms;
-  out.choice.predicted_registers = cost::predict_registers(*given);
+  const cost::Registers registers = cost::predict_registers(*given);
+  out.choice.predicted_ms = (request->constants ? cost::predict(problem, *given, out.target, *request->constants)
+                                               : cost::predict(problem, *given, out.target))
+                                .ms;
+  out.choice.predicted_registers = registers.total;
   out.choice.reason = "given with --plan";
-  out.choice.candidates.push_back({*given, out.choice.predicted_ms, out.choice.predicted_registers, out.choice.reason});
+  out.choice.candidates.push_back({*given, out.choice.predicted_ms, registers.total, registers.spill_bytes, out.choice.reason});
   return out;
 }
 
@@ -251,6 +271,7 @@ Result<Choice> choose(const Options& options) {
 KernelBuilderOptions builder_options(const Options& options) {
   KernelBuilderOptions out;
   out.cache_path = options.cache;
+  out.allow_spills = options.allow_spills;
   out.warn = [](const std::string& text) { fmt::print(stderr, "warning: {}\n", text); };
   return out;
 }
@@ -258,6 +279,7 @@ KernelBuilderOptions builder_options(const Options& options) {
 Result<Engine> make_engine(const Options& options, const Target& target) {
   EngineOptions engine;
   engine.cache_path = options.cache;
+  engine.allow_spills = options.allow_spills;
   engine.warn = [](const std::string& text) { fmt::print(stderr, "warning: {}\n", text); };
   engine.target = target;
   return Engine::create(std::move(engine));

@@ -18,6 +18,7 @@ Json candidate_json(const Candidate& candidate) {
           {"tile_kv", plan.tile_kv},
           {"cluster", plan.cluster},
           {"predicted_registers", candidate.predicted_registers},
+          {"predicted_spill_bytes", candidate.predicted_spill_bytes},
           {"predicted_ms", candidate.predicted_ms},
           {"note", candidate.note}};
 }

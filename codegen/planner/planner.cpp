@@ -27,10 +27,12 @@ constexpr double kMostArrivalTiles = 20000;
 struct Option {
   Candidate candidate;
   cost::Prediction prediction;
+  cost::Registers registers;
   std::size_t listed;
 };
 
-Plan base_plan(const AttentionBackward& problem, const Target& target, Accumulate accumulate, int cluster, bool static_shape) {
+Plan base_plan(const AttentionBackward& problem, const Target& target, const PlanRequest& request, Accumulate accumulate,
+               int cluster) {
   Plan plan;
   plan.dtype = problem.dtype;
   plan.head_dim = static_cast<int>(problem.head_dim);
@@ -38,13 +40,14 @@ Plan base_plan(const AttentionBackward& problem, const Target& target, Accumulat
   plan.group = static_cast<int>(problem.group());
   plan.accumulate = accumulate;
   plan.cluster = cluster;
+  plan.schedule_state = request.schedule_state;
   const bool wide = problem.head_dim == 128;
   plan.tile_q = 64;
   plan.tile_kv = wide ? 128 : 256;
   plan.stages = 2;
   plan.dq_buffers = cluster == 1 && accumulate == Accumulate::ordered ? 2 : 1;
   plan.workers = std::clamp(target.sm_count / cluster, 1, 1024);
-  if (static_shape) plan.static_shape = StaticShape{problem.batch, problem.seqlen_q, problem.seqlen_k, problem.kv_heads};
+  if (request.static_shape) plan.static_shape = StaticShape{problem.batch, problem.seqlen_q, problem.seqlen_k, problem.kv_heads};
   return plan;
 }
 
@@ -163,7 +166,16 @@ std::string_view strength(const Plan& plan) {
 
 std::string form(const Plan& plan) {
   const std::string_view cluster = plan.head_dim != 128 ? "" : plan.cluster == 2 ? " in clusters of 2" : " with single CTAs";
-  return fmt::format("{}{}", to_string(plan.schedule), cluster);
+  const std::string_view state = plan.schedule_state == ScheduleState::consumer ? " in the consumer" : "";
+  return fmt::format("{}{}{}", to_string(plan.schedule), state, cluster);
+}
+
+/// What the schedule costs in registers; empty where it costs none.
+std::string register_words(const Option& option) {
+  const cost::Registers& r = option.registers;
+  if (r.schedule == 0 && r.spill_bytes == 0) return "";
+  const std::string state = r.schedule > 0 ? fmt::format("{:+} live registers", r.schedule) : std::string("a budget too small");
+  return fmt::format("; {} -> {}", state, r.spill_bytes == 0 ? "no spill" : fmt::format("{} bytes of spills", r.spill_bytes));
 }
 
 std::string note(const Option& option, const Option& best) {
@@ -171,14 +183,16 @@ std::string note(const Option& option, const Option& best) {
   std::string text(strength(option.candidate.plan));
   if (p.stall_ms >= 0.005 * p.ms) text += fmt::format("; {:.3f} ms of waiting to add", p.stall_ms);
   if (p.imbalance_ms >= 0.02 * p.ms) text += fmt::format("; {:.3f} ms of workers without work", p.imbalance_ms);
+  text += register_words(option);
   if (&option != &best) text += fmt::format("; {:+.1f} %", (p.ms / best.prediction.ms - 1) * 100);
   return text;
 }
 
-std::string reason(const std::vector<Option>& options, const PlanRequest& request) {
+std::string reason(const std::vector<Option>& options, const PlanRequest& request, const cost::Constants& constants) {
   const Option& best = options.front();
-  std::string text =
-      fmt::format("{}: {}; predicted {:.3f} ms", form(best.candidate.plan), strength(best.candidate.plan), best.prediction.ms);
+  std::string text = fmt::format("{}: {}{}; predicted {:.3f} ms", form(best.candidate.plan), strength(best.candidate.plan),
+                                 register_words(best), best.prediction.ms);
+  if (!constants.measured || request.constants) text += fmt::format(" (constants {})", constants.origin);
   if (request.schedule) return text + "; the schedule was asked for";
   if (best.candidate.plan.accumulate == Accumulate::exact) return text;
   // On a full mask descending is ascending's mirror image: no news.
@@ -213,15 +227,20 @@ bool group_fits(const AttentionBackward& problem, const Plan& plan) {
   return std::int64_t{g.head_group} * g.units <= plan.workers;
 }
 
-}  // namespace
+const cost::Constants& constants_of(const Target& target, const PlanRequest& request) {
+  return request.constants ? *request.constants : cost::shipped_constants(target);
+}
 
-Result<PlanChoice> make_plan(const AttentionBackward& problem, const Target& target, const PlanRequest& request) {
+Result<void> check_target(const Target& target) {
+  if (target.sm_count >= 1 && target.tensor_tflops > 0 && target.memory_gbps > 0) return {};
+  return Error{ErrorCode::invalid_argument, fmt::format("target {} has {} SMs, {} TFLOP/s and {} GB/s; all must be above 0",
+                                                        target.name, target.sm_count, target.tensor_tflops, target.memory_gbps)};
+}
+
+/// Everything that can run the problem, best first.
+Result<std::vector<Option>> weigh(const AttentionBackward& problem, const Target& target, const PlanRequest& request) {
   if (auto valid = problem.validate(); !valid) return valid.error();
-  if (target.sm_count < 1 || target.tensor_tflops <= 0 || target.memory_gbps <= 0) {
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("target {} has {} SMs, {} TFLOP/s and {} GB/s; all must be above 0", target.name, target.sm_count,
-                             target.tensor_tflops, target.memory_gbps)};
-  }
+  if (auto valid = check_target(target); !valid) return valid.error();
   const Accumulate accumulate = request.accumulate.value_or(Accumulate::ordered);
   std::vector<Schedule> schedules = schedules_for(problem.mask);
   if (request.schedule) {
@@ -229,11 +248,12 @@ Result<PlanChoice> make_plan(const AttentionBackward& problem, const Target& tar
   } else if (accumulate != Accumulate::ordered) {
     schedules = {Schedule::ascending};
   }
+  const cost::Constants& constants = constants_of(target, request);
   std::vector<Option> options;
   std::optional<Error> refusal;
   const std::vector<int> clusters = clusters_for(problem, target, accumulate);
   for (const int cluster : clusters) {
-    const Plan base = base_plan(problem, target, accumulate, cluster, request.static_shape);
+    const Plan base = base_plan(problem, target, request, accumulate, cluster);
     for (const Schedule schedule : schedules) {
       if (auto valid = check_mask(schedule, problem.mask); !valid) return valid.error();
       if (auto valid = check_sizes(problem, base); !valid) {
@@ -254,18 +274,35 @@ Result<PlanChoice> make_plan(const AttentionBackward& problem, const Target& tar
         refusal = check_fit(problem, plan).error();
         continue;
       }
-      const cost::Prediction prediction = cost::predict(problem, plan, target);
-      options.push_back({{plan, prediction.ms, cost::predict_registers(plan), {}}, prediction, options.size()});
+      const cost::Prediction prediction = cost::predict(problem, plan, target, constants);
+      const cost::Registers registers = cost::predict_registers(plan);
+      options.push_back(
+          {{plan, prediction.ms, registers.total, registers.spill_bytes, {}}, prediction, registers, options.size()});
     }
   }
   if (options.empty()) return *refusal;
   sort_options(options);
-  PlanChoice choice;
-  choice.reason = reason(options, request);
-  for (Option& option : options) {
-    option.candidate.note = note(option, options.front());
-    choice.candidates.push_back(option.candidate);
+  return options;
+}
+
+std::vector<Candidate> described(const std::vector<Option>& options) {
+  std::vector<Candidate> candidates;
+  candidates.reserve(options.size());
+  for (const Option& option : options) {
+    candidates.push_back(option.candidate);
+    candidates.back().note = note(option, options.front());
   }
+  return candidates;
+}
+
+}  // namespace
+
+Result<PlanChoice> make_plan(const AttentionBackward& problem, const Target& target, const PlanRequest& request) {
+  auto options = weigh(problem, target, request);
+  if (!options) return options.error();
+  PlanChoice choice;
+  choice.reason = reason(*options, request, constants_of(target, request));
+  choice.candidates = described(*options);
   choice.plan = choice.candidates.front().plan;
   choice.predicted_ms = choice.candidates.front().predicted_ms;
   choice.predicted_registers = choice.candidates.front().predicted_registers;

@@ -101,7 +101,10 @@ Result<std::vector<Candidate>> candidates(const AttentionBackward& problem, cons
   std::vector<Candidate> out;
   for (const Plan& plan : all.plans()) {
     if (fixed_order && order_fingerprint(problem, plan) != pruning.fingerprint) continue;
-    out.push_back({plan, cost::predict(problem, plan, target).ms, cost::predict_registers(plan), {}});
+    const cost::Registers registers = cost::predict_registers(plan);
+    const double ms =
+        request.constants ? cost::predict(problem, plan, target, *request.constants).ms : cost::predict(problem, plan, target).ms;
+    out.push_back({plan, ms, registers.total, registers.spill_bytes, {}});
   }
   if (out.empty())
     return Error{ErrorCode::invalid_plan,

@@ -1,0 +1,44 @@
+#include "runtime/calibration.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+namespace ordo {
+
+std::optional<std::string> calibration_path(const Target& target) {
+  const auto variable = [](const char* name) -> std::string {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  if (const std::string file = variable("ORDO_COST"); !file.empty()) return file;
+  std::string name = to_text(target);
+  for (char& c : name)
+    if (c == ':') c = '-';
+  if (const std::string config = variable("XDG_CONFIG_HOME"); !config.empty())
+    return fmt::format("{}/ordo/cost-{}.json", config, name);
+  if (const std::string home = variable("HOME"); !home.empty()) return fmt::format("{}/.config/ordo/cost-{}.json", home, name);
+  return std::nullopt;
+}
+
+Result<std::shared_ptr<const cost::Constants>> read_calibration(const std::string& path, const Target& target) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return std::shared_ptr<const cost::Constants>();
+  const auto bad = [&](const std::string& what) {
+    return Error{ErrorCode::io, fmt::format("calibration {}: {}; run ordo calibrate again, or remove the file", path, what)};
+  };
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file) return bad("it cannot be read");
+  auto constants = cost::parse_constants(text);
+  if (!constants) return bad(constants.error().message);
+  if (constants->target != to_text(target))
+    return bad(fmt::format("it is for {}, not for {}", constants->target, to_text(target)));
+  constants->origin = fmt::format("{}, {}", path, constants->origin);
+  return std::make_shared<const cost::Constants>(*std::move(constants));
+}
+
+}  // namespace ordo
