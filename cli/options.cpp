@@ -52,16 +52,6 @@ Result<int> parse_device(const std::string& text) {
   return static_cast<int>(*index);
 }
 
-// Those of `ordo calibrate`, if there are any for the target that can be used.
-std::shared_ptr<const cost::Constants> calibrated_constants(const Target& target) {
-  const auto path = calibration_path(target);
-  if (!path) return nullptr;
-  auto constants = read_calibration(*path, target);
-  if (constants) return *std::move(constants);
-  note(constants.error().message + ". Planning with the constants that are shipped.");
-  return nullptr;
-}
-
 }  // namespace
 
 const char* const kMaskHelp =
@@ -98,11 +88,14 @@ void add_plan(CLI::App& verb, Options& options) {
                                    "ascending, descending, arrival, shift (full), alternate or symmetric_shift (causal)")
                        ->type_name("NAME");
   auto* accumulate = verb.add_option("--accumulate", options.accumulate, "ordered, exact or atomic (ordered)")->type_name("NAME");
+  auto* state = verb.add_option("--schedule-state", options.schedule_state,
+                                "Which warps work out the next Q tile and its turn: producer or consumer (producer)")
+                    ->type_name("WARPS");
   auto* fixed = verb.add_flag("--static-shape", options.static_shape, "Bake the shape into the kernels");
   auto* plan = verb.add_option("--plan", options.plan, "A plan's text, or a file that holds it, in place of the planner's choice")
                    ->type_name("PLAN");
-  plan->excludes(schedule)->excludes(accumulate)->excludes(fixed);
-  for (CLI::Option* option : {schedule, accumulate, fixed, plan}) option->group("Plan");
+  plan->excludes(schedule)->excludes(accumulate)->excludes(state)->excludes(fixed);
+  for (CLI::Option* option : {schedule, accumulate, state, fixed, plan}) option->group("Plan");
 }
 
 void add_allow_spills(CLI::App& verb, Options& options) {
@@ -231,6 +224,11 @@ Result<PlanRequest> request_of(const Options& options) {
     if (!accumulate) return accumulate.error();
     request.accumulate = *accumulate;
   }
+  if (options.schedule_state) {
+    auto state = parse_schedule_state(*options.schedule_state);
+    if (!state) return state.error();
+    request.schedule_state = *state;
+  }
   return request;
 }
 
@@ -241,7 +239,7 @@ Result<Choice> choose_plan(const Options& options, const AttentionBackward& prob
   auto target = resolve_target(options);
   if (!target) return target.error();
   out.target = *target;
-  request->constants = calibrated_constants(out.target);
+  request->constants = usable_calibration(calibration_path(out.target), out.target, note);
   if (!given) {
     auto choice = make_plan(problem, out.target, *request);
     if (!choice) return choice.error();

@@ -17,7 +17,7 @@ struct Options {
   std::string family;
   std::optional<std::int64_t> batch, seqlen, seqlen_q, seqlen_k, heads, kv_heads, head_dim;
   std::optional<std::string> mask, dtype;
-  std::optional<std::string> schedule, accumulate, plan;
+  std::optional<std::string> schedule, accumulate, schedule_state, plan;
   bool static_shape = false;
   bool allow_spills = false;
   std::optional<std::string> target, device;

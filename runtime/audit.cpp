@@ -1,5 +1,8 @@
 #include "runtime/audit.hpp"
 
+#include <optional>
+#include <utility>
+
 #include "codegen/cost/registers.hpp"
 #include "ordo/kernel_source.hpp"
 
@@ -29,6 +32,23 @@ std::vector<Plan> shapes_of_kernels() {
   return plans;
 }
 
+/// Masks by expression: one of positions alone, and one that looks at the head.
+std::vector<Plan> plans_of_expressions() {
+  std::vector<Plan> plans;
+  for (const char* text : {"expr:k <= q && q - k < 1024", "expr:k <= q && q - k < 128 * (head + 1)"}) {
+    const auto mask = parse_mask(text);
+    if (!mask) continue;
+    for (const auto& [head_dim, cluster] : {std::pair{128, 2}, std::pair{128, 1}, std::pair{64, 1}})
+      for (const Schedule schedule : schedules_of(*mask))
+        for (const Accumulate accumulate : {Accumulate::ordered, Accumulate::exact}) {
+          Plan plan = plan_of(head_dim, cluster, *mask, schedule);
+          plan.accumulate = accumulate;
+          plans.push_back(plan);
+        }
+  }
+  return plans;
+}
+
 }  // namespace
 
 std::vector<Plan> support_matrix() {
@@ -43,12 +63,14 @@ std::vector<Plan> support_matrix() {
           plans.push_back(plan);
         }
     plan = plan_of(plan.head_dim, plan.cluster, plan.mask, plan.schedule);
-    plan.schedule_state = ScheduleState::consumer;
-    plans.push_back(plan);
-    plan.schedule_state = ScheduleState::producer;
-    plan.static_shape = StaticShape{4, 4096, 4096, 8};
-    plans.push_back(plan);
+    for (const ScheduleState state : {ScheduleState::producer, ScheduleState::consumer})
+      for (const bool baked : {false, true}) {
+        plan.schedule_state = state;
+        plan.static_shape = baked ? std::optional(StaticShape{4, 4096, 4096, 8}) : std::nullopt;
+        if (baked || state == ScheduleState::consumer) plans.push_back(plan);
+      }
   }
+  for (const Plan& plan : plans_of_expressions()) plans.push_back(plan);
   return plans;
 }
 

@@ -41,4 +41,18 @@ Result<std::shared_ptr<const cost::Constants>> read_calibration(const std::strin
   return std::make_shared<const cost::Constants>(*std::move(constants));
 }
 
+std::shared_ptr<const cost::Constants> usable_calibration(const std::optional<std::string>& path, const Target& target,
+                                                          const std::function<void(const std::string&)>& warn) {
+  if (!path) return nullptr;
+  auto constants = read_calibration(*path, target);
+  if (constants) return *std::move(constants);
+  if (warn) warn(constants.error().message + ". Planning with the constants that are shipped.");
+  return nullptr;
+}
+
+std::shared_ptr<const cost::Constants> calibration_of(const EngineOptions& options, const Target& target) {
+  const std::optional<std::string> path = options.calibration_path.empty() ? calibration_path(target) : options.calibration_path;
+  return usable_calibration(path, target, options.warn);
+}
+
 }  // namespace ordo

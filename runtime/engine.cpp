@@ -62,16 +62,6 @@ Error sealed_error(const std::string& what, const std::string& plan) {
           what, plan)};
 }
 
-/// A calibration that cannot be used is no reason not to plan.
-std::shared_ptr<const cost::Constants> load_calibration(const EngineOptions& options, const Target& target) {
-  const std::optional<std::string> path = options.calibration_path.empty() ? calibration_path(target) : options.calibration_path;
-  if (!path) return nullptr;
-  auto constants = read_calibration(*path, target);
-  if (constants) return *std::move(constants);
-  if (options.warn) options.warn(constants.error().message + ". Planning with the constants that are shipped.");
-  return nullptr;
-}
-
 }  // namespace
 
 struct Engine::Impl {
@@ -91,7 +81,7 @@ struct Engine::Impl {
       : target(std::move(chosen)),
         options(std::move(made_with)),
         pinned(std::move(plan_lock)),
-        constants(load_calibration(options, target)),
+        constants(calibration_of(options, target)),
         builder({.cache_path = options.cache_path,
                  .memory_cache_only = options.memory_cache_only,
                  .warn = options.warn,

@@ -38,7 +38,8 @@ std::vector<std::pair<const char*, double KernelConstants::*>> kernel_numbers() 
           {"shift", &KernelConstants::shift},
           {"ascending_causal", &KernelConstants::ascending_causal},
           {"descending_causal", &KernelConstants::descending_causal},
-          {"alternate", &KernelConstants::alternate}};
+          {"alternate", &KernelConstants::alternate},
+          {"symmetric_shift", &KernelConstants::symmetric_shift}};
 }
 
 template <class Type>

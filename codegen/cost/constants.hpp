@@ -23,7 +23,7 @@ struct KernelConstants {
   /// Factors on a step: what the order of visits costs in L2 and in waits that the timeline does not see, against ascending on a
   /// full mask (and descending, which is its mirror image there).
   double shift = 1;
-  double ascending_causal = 1, descending_causal = 1, alternate = 1;
+  double ascending_causal = 1, descending_causal = 1, alternate = 1, symmetric_shift = 1;
 };
 
 struct Constants {
@@ -50,7 +50,7 @@ struct Constants {
 ORDO_API const Constants& shipped_constants(const Target& target);
 
 /// JSON as shipped. Refuses what is missing, unknown, not positive or not finite, and says which key.
-Result<Constants> parse_constants(std::string_view json);
+ORDO_API Result<Constants> parse_constants(std::string_view json);
 ORDO_API std::string to_json(const Constants& constants);
 
 }  // namespace ordo::cost

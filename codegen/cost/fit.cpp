@@ -37,6 +37,7 @@ std::vector<Parameter> parameters_of(Constants& constants) {
     add(kernel.ascending_causal, &kernel, 0.3);
     add(kernel.descending_causal, &kernel, 0.03);
     add(kernel.alternate, &kernel, 0.03);
+    add(kernel.symmetric_shift, &kernel, 0.03);
   }
   return out;
 }

@@ -17,7 +17,7 @@ namespace ordo::cost {
 namespace {
 
 /// Tasks that are timed for one candidate: about 10 ns each, and a plan has up to eight candidates in 10 ms.
-constexpr double kMostTasks = 60000;
+constexpr double kMostTasks = 40000;
 
 /// Bytes an element of dQ. Preprocess reads O and dO; then dQ is summed in fp32: `ordered` reads the sums from L2 and writes dQ
 /// in the main kernel, the others zero it, read it and write it.
@@ -36,19 +36,34 @@ double auxiliary_seconds(const AttentionBackward& problem, const Plan& plan, con
   return bytes / (constants.memory_efficiency * target.memory_gbps * 1e9) + launches(plan.accumulate) * constants.launch_seconds;
 }
 
+/// Against ascending on a full mask.
 double order_factor(const Plan& plan, const KernelConstants& kernel) {
+  const bool full = plan.mask == Mask::full;
+  const double down = full ? 1 : kernel.descending_causal;
   switch (plan.schedule) {
     case Schedule::ascending:
-      return plan.mask == Mask::causal ? kernel.ascending_causal : 1;
+      return full ? 1 : kernel.ascending_causal;
     case Schedule::descending:
-      return plan.mask == Mask::causal ? kernel.descending_causal : 1;
+      return down;
     case Schedule::shift:
-    case Schedule::symmetric_shift:  // rotates as well
       return kernel.shift;
     case Schedule::alternate:
       return kernel.alternate;
+    case Schedule::symmetric_shift:
+      return kernel.symmetric_shift;
     case Schedule::arrival:
-      return plan.arrival && plan.arrival->visits == ArrivalVisits::rotate ? kernel.shift : kernel.alternate;
+      break;
+  }
+  // Visits as those of another schedule, adds without its waits.
+  switch (plan.arrival.value_or(Arrival{}).visits) {
+    case ArrivalVisits::rotate:
+      return kernel.shift;
+    case ArrivalVisits::down:
+      return down;
+    case ArrivalVisits::up:
+    case ArrivalVisits::up_and_down:
+    case ArrivalVisits::greedy:
+      return kernel.alternate;
   }
   return 1;
 }
@@ -98,7 +113,7 @@ double read_mask(const std::function<TileKind(int, int)>& mask, Launch& launch) 
 
 /// The main kernel. Tables of visits that are too large to walk are taken as if every live tile's turn had always come: nearly so
 /// in the orders of arrival, which is where tables are large.
-Timeline time_main(const AttentionBackward& problem, const Plan& plan, const StepTimes& times) {
+Timeline time_main(const AttentionBackward& problem, const Plan& plan, const StepTimes& times, const ArrivalTable* known) {
   Launch launch{.geometry = make_geometry(problem, plan),
                 .query_heads = plan.group,
                 .workers = plan.workers,
@@ -108,8 +123,10 @@ Timeline time_main(const AttentionBackward& problem, const Plan& plan, const Ste
   double share = 1;
   if (std::int64_t{launch.geometry.units} * launch.geometry.q_tiles <= kMostTableTiles) {
     if (const auto mask = mask_of(problem, plan)) share = read_mask(mask, launch);
-    if (const auto table = table_of(problem, plan)) {
-      launch.table = table->words.data();
+    Result<ArrivalTable> made{ArrivalTable{}};
+    if (known == nullptr) made = table_of(problem, plan);
+    if (made) {
+      launch.table = (known != nullptr ? *known : *made).words.data();
       return time_launch(launch, times, kMostTasks);
     }
   }
@@ -122,7 +139,8 @@ Timeline time_main(const AttentionBackward& problem, const Plan& plan, const Ste
 
 }  // namespace
 
-Prediction predict(const AttentionBackward& problem, const Plan& plan, const Target& target, const Constants& constants) {
+Prediction predict(const AttentionBackward& problem, const Plan& plan, const Target& target, const Constants& constants,
+                   const ArrivalTable* table) {
   const KernelConstants& kernel = constants.kernel(plan);
   Prediction out;
   out.step = step_clocks(plan, constants);
@@ -130,7 +148,7 @@ Prediction predict(const AttentionBackward& problem, const Plan& plan, const Tar
   const double second = 1 / constants.clock_hz;
   const StepTimes times{out.step_clocks * second, out.step_clocks * (kernel.masked - 1) * second, item_of(plan, kernel) * second,
                         constants.add * second, kernel.hop * second};
-  const Timeline timeline = time_main(problem, plan, times);
+  const Timeline timeline = time_main(problem, plan, times, table);
   const double main = 1e3 / clock_gain(timeline, constants);  // milliseconds for a second of the timeline
   out.auxiliary_ms = auxiliary_seconds(problem, plan, target, constants) * 1e3;
   out.ms = timeline.makespan * main + out.auxiliary_ms;

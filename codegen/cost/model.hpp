@@ -9,6 +9,10 @@
 #include "ordo/problem.hpp"
 #include "ordo/target.hpp"
 
+namespace ordo {
+struct ArrivalTable;
+}
+
 namespace ordo::cost {
 
 struct Prediction {
@@ -21,8 +25,10 @@ struct Prediction {
   double step_clocks = 0;   ///< what a step without masking takes
 };
 
-/// Only for pairs that check_fit accepts. Pure; about a millisecond at most, for any size.
-ORDO_API Prediction predict(const AttentionBackward& problem, const Plan& plan, const Target& target, const Constants& constants);
+/// Only for pairs that check_fit accepts. Pure; about a millisecond, for any size, but that a plan which reads a table of visits
+/// has to have it made: `table` is that table where the caller has it already.
+ORDO_API Prediction predict(const AttentionBackward& problem, const Plan& plan, const Target& target, const Constants& constants,
+                            const ArrivalTable* table = nullptr);
 
 /// The same with the constants shipped for the target.
 ORDO_API Prediction predict(const AttentionBackward& problem, const Plan& plan, const Target& target);

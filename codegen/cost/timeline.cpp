@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <limits>
+#include <numeric>
 #include <queue>
 #include <vector>
 
@@ -42,18 +44,17 @@ class Run {
   }
 
   void run() {
-    group_ends_.assign(static_cast<std::size_t>(groups_), 0);
+    group_busy_.assign(static_cast<std::size_t>(groups_), 0);
     for (int index = 0; index < items_;) {
       const int end = launch_.ordered ? std::min(rules_.residents(index).end, items_) : index + 1;
       run_set(index, end);
       index = end;
     }
-    double latest = 0;
-    for (double& end : group_ends_) end = latest = std::max(latest, end);
   }
 
-  /// When all items of the first `groups` groups are done: later items never delay earlier ones.
-  [[nodiscard]] double end_of(int groups) const { return groups == 0 ? 0 : group_ends_[static_cast<std::size_t>(groups) - 1]; }
+  [[nodiscard]] double end() const { return end_; }
+  /// What the workers together spend on the groups from `first` on, waiting included.
+  [[nodiscard]] double busy_from(int first) const { return std::accumulate(group_busy_.begin() + first, group_busy_.end(), 0.0); }
   [[nodiscard]] double work() const { return work_; }
   [[nodiscard]] double waiting() const { return waiting_; }
 
@@ -66,30 +67,58 @@ class Run {
   struct Walker {
     ItemWalk walk;
     int group = 0;
+    int left = 0;                              ///< steps to do
     double computed = 0;                       ///< the consumers are done with the step before
     std::array<double, kMostBuffers> added{};  ///< ends of the last adds, newest first
   };
 
-  /// Items that may wait for each other: their workers first, then every task whose turn has come, until none is left.
+  /// Items that may wait for each other. The worker that is free first takes the next of them, and who that is may depend on
+  /// those in hand: an item is given out when none of them can end before, or when all of them wait for it.
   void run_set(int begin, int end) {
     walkers_.clear();
-    for (int index = begin; index < end; ++index) {
-      const schedule::Item item = rules_.item_at(index);
-      Walker walker;
-      walker.walk = ItemWalk(rules_, item, 0, launch_.query_heads);
-      walker.group = item.walk / g_.head_group;
-      if (walker.walk.done()) continue;
-      walker.computed = free_.top();
-      walker.added.fill(free_.top());
-      free_.pop();
-      walkers_.push_back(walker);
-    }
-    // From the last item: among those that wait on later ones most depend on their neighbour.
-    for (std::size_t left = walkers_.size(); left > 0;) {
+    std::size_t running = 0;
+    for (int next = begin; next < end || running > 0;) {
+      double first_end = earliest_end();
+      while (next < end && free_.top() <= first_end) running += take(next++, first_end) ? 1 : 0;
+      bool moved = false;
+      // From the last item: among those that wait on later ones most depend on their neighbour.
       for (auto walker = walkers_.rbegin(); walker != walkers_.rend(); ++walker) {
-        if (!walker->walk.done() && walk(*walker)) --left;
+        if (walker->walk.done()) continue;
+        const int left = walker->left;
+        if (walk(*walker)) --running;
+        moved = moved || walker->left != left;
       }
+      if (!moved && next < end) running += take(next++, first_end) ? 1 : 0;
     }
+  }
+
+  /// Before which no item in hand ends.
+  [[nodiscard]] double earliest_end() const {
+    double first = std::numeric_limits<double>::infinity();
+    for (const Walker& w : walkers_)
+      if (!w.walk.done()) first = std::min(first, end_bound(w));
+    return first;
+  }
+  [[nodiscard]] double end_bound(const Walker& w) const {
+    return w.computed + w.left * (times_.compute + std::min(0.0, times_.masked));
+  }
+
+  /// The worker that is free first takes an item; false where it has nothing to do.
+  bool take(int index, double& first_end) {
+    const schedule::Item item = rules_.item_at(index);
+    Walker w;
+    w.walk = ItemWalk(rules_, item, 0, launch_.query_heads);
+    if (w.walk.done()) return false;
+    w.group = item.walk / g_.head_group;
+    w.left = rules_.steps(item);
+    if (rules_.has_second_half(item)) w.left += rules_.steps(rules_.second_half(item));
+    w.left *= launch_.query_heads;
+    w.computed = free_.top();
+    w.added.fill(free_.top());
+    free_.pop();
+    first_end = std::min(first_end, end_bound(w));
+    walkers_.push_back(w);
+    return true;
   }
 
   /// As far as turns have come. True at the item's end.
@@ -102,6 +131,7 @@ class Run {
                              static_cast<std::size_t>(at.q)];
       if (launch_.ordered && chain.turn != rules_.rank(at)) return false;
       step(w, chain);
+      --w.left;
       w.walk.advance(rules_);
       if (!w.walk.done()) continue;
       finish(w);
@@ -118,6 +148,7 @@ class Run {
 
   void step(Walker& w, Chain& chain) {
     const Cursor& at = w.walk.at();
+    const double began = w.computed;
     if (at.head == 0 && at.step == 0) {  // of a unit, or of the half of a pair
       w.computed += times_.item;
       work_ += times_.item;
@@ -136,6 +167,7 @@ class Run {
       computed = added;
     }
     w.computed = computed;
+    group_busy_[static_cast<std::size_t>(w.group)] += computed - began;
     for (std::size_t i = kMostBuffers - 1; i > 0; --i) w.added[i] = w.added[i - 1];
     w.added[0] = added;
     ++chain.turn;
@@ -145,8 +177,7 @@ class Run {
   void finish(Walker& w) {
     const double end = std::max(w.computed, w.added[0]);
     free_.push(launch_.buffers == 0 ? end : w.computed);
-    double& group_end = group_ends_[static_cast<std::size_t>(w.group)];
-    group_end = std::max(group_end, end);
+    end_ = std::max(end_, end);
   }
 
   const Launch& launch_;
@@ -157,10 +188,10 @@ class Run {
   std::int64_t cut_q_ = 0;
   std::vector<int> whole_from_;  ///< by unit
   std::vector<Chain> chains_;    ///< by walk, query head and Q tile
-  std::vector<double> group_ends_;
+  std::vector<double> group_busy_;
   std::vector<Walker> walkers_;
   std::priority_queue<double, std::vector<double>, std::greater<>> free_;
-  double work_ = 0, waiting_ = 0;
+  double work_ = 0, waiting_ = 0, end_ = 0;
 };
 
 /// Tasks of one walk, those of very many units by a sample. To begin an item, and to have a Q tile at all, costs time as well.
@@ -182,11 +213,18 @@ struct Timed {
   StepTimes times;
 };
 
+constexpr int kGrain = 64;  // rows and keys
+
 /// The same sequences in tiles `rows` times as tall and `keys` times as wide. Neighbours still wait for one hop, not for a whole
 /// tile: both compute theirs meanwhile.
 Timed coarser(const Launch& launch, const StepTimes& times, int rows, int keys) {
   Timed out{launch, times};
   Geometry& g = out.launch.geometry;
+  // Counted in grains, so that no size leaves int: every tile is a whole number of them.
+  g.seqlen_q = schedule::ceil_div(g.seqlen_q, kGrain);
+  g.seqlen_k = schedule::ceil_div(g.seqlen_k, kGrain);
+  g.tile_q = schedule::ceil_div(g.tile_q, kGrain);
+  g.unit_kv = schedule::ceil_div(g.unit_kv, kGrain);
   g.tile_q *= rows;
   g.unit_kv *= keys;
   g.q_tiles = schedule::ceil_div(g.seqlen_q, g.tile_q);
@@ -210,15 +248,19 @@ Timed affordable(const Launch& launch, const StepTimes& times, double most_tasks
   const double tasks = walk_tasks(launch) * g.head_group * std::min(groups, fewest_groups(launch));
   if (tasks <= most_tasks || launch.table != nullptr) return {launch, times};
   // Units stay several a worker, so that what is left over at the end keeps its share.
-  // Lengths leave 2^16 of room below 2^31 for rounding up to tiles.
-  constexpr int kTallest = 1 << 15;
-  const int keys =
-      std::max(1, std::min({g.units / (4 * launch.workers), static_cast<int>(tasks / most_tasks), kTallest / g.unit_kv}));
+  const int keys = std::max(1, std::min(g.units / (4 * launch.workers), static_cast<int>(tasks / most_tasks)));
   // Where units rotate, each needs a Q tile of its own.
   const bool rotates = g.kind == Kind::shift || g.kind == Kind::symmetric_shift;
-  const int most_rows = std::max(1, std::min(rotates ? g.q_tiles / g.wave : g.q_tiles / 2, kTallest / g.tile_q));
+  const int most_rows = std::max(1, rotates ? g.q_tiles / g.wave : g.q_tiles / 2);
   const int rows = std::clamp(static_cast<int>(std::ceil(tasks / most_tasks / keys)), 1, most_rows);
-  return coarser(launch, times, rows, keys);
+  Timed out = coarser(launch, times, rows, keys);
+  // Query heads of a walk together, if that is still too much.
+  const double left = tasks / most_tasks / keys / rows;
+  const int heads = std::clamp(static_cast<int>(launch.query_heads / std::max(1.0, left)), 1, launch.query_heads);
+  out.launch.query_heads = heads;
+  out.times.compute *= static_cast<double>(launch.query_heads) / heads;
+  out.times.masked *= static_cast<double>(launch.query_heads) / heads;
+  return out;
 }
 
 }  // namespace
@@ -235,15 +277,13 @@ Timeline time_launch(const Launch& launch, const StepTimes& times, double most_t
   }
   Run run(timed.launch, timed.times, some);
   run.run();
-  const double all = run.end_of(some);
   const double timed_walks = std::min(g.walks, some * g.head_group);
   const double scale = g.walks / timed_walks / launch.workers;
-  // The rate of the last half, and never more than the workers can do.
+  // No worker is idle before the last items: what is left out takes what the last half of the groups kept the workers busy.
   const int half = std::min(some, std::max(1, some / 2 / period_of(launch)) * period_of(launch));
-  const double of_one =
-      std::max((all - run.end_of(some - half)) / half, run.work() / launch.workers / timed_walks * g.head_group);
-  return {all + (groups - some) * of_one, run.work() * scale, run.waiting() * scale,
-          some == groups && g.tile_q == launch.geometry.tile_q && g.unit_kv == launch.geometry.unit_kv};
+  const double of_one = run.busy_from(some - half) / launch.workers / half;
+  const bool whole = some == groups && g.q_tiles == launch.geometry.q_tiles && g.units == launch.geometry.units;
+  return {run.end() + (groups - some) * of_one, run.work() * scale, run.waiting() * scale, whole};
 }
 
 }  // namespace ordo::cost

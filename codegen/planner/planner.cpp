@@ -78,13 +78,20 @@ std::vector<ArrivalVisits> visits_for(const schedule::Geometry& g, bool by_expre
   return {ArrivalVisits::down, ArrivalVisits::greedy};
 }
 
+/// A plan, and where it reads one its table of visits, if that has been made.
+struct Made {
+  Plan plan;
+  std::optional<ArrivalTable> table = {};
+};
+
 /// The order of arrival whose simulation ends first. Errors: a table that would be too large.
-Result<Plan> with_arrival(const AttentionBackward& problem, Plan plan, const Target& target) {
+Result<Made> with_arrival(const AttentionBackward& problem, Plan plan, const Target& target) {
   const SimulationCosts costs = cost::task_clocks(plan, target);
   const auto clocks = [](double value) { return static_cast<int>(value); };
   const schedule::Geometry g = make_geometry(problem, plan);
   const TileMap tiles(g, mask_of(problem, plan));
   double shortest = 0;
+  Made out;
   for (const ArrivalVisits visits : visits_for(g, problem.mask.expression() != nullptr)) {
     auto table = make_arrival(g, plan.group, plan.workers, costs, visits, tiles);
     if (!table) return table.error();
@@ -101,8 +108,10 @@ Result<Plan> with_arrival(const AttentionBackward& problem, Plan plan, const Tar
                            .unit = clocks(costs.unit),
                            .staging = costs.staging,
                            .hash = table->hash()};
+    out.table = *std::move(table);
   }
-  return plan;
+  out.plan = plan;
+  return out;
 }
 
 /// Of a walk, all its query heads.
@@ -112,14 +121,15 @@ double tiles_of(const AttentionBackward& problem, const Plan& plan) {
 }
 
 /// `plan` with the fields that follow from its schedule.
-Result<Plan> with_schedule(const AttentionBackward& problem, Plan plan, Schedule schedule, const Target& target) {
+Result<Made> with_schedule(const AttentionBackward& problem, Plan plan, Schedule schedule, const Target& target) {
   plan.schedule = schedule;
   plan.head_group = head_group_for(problem, plan);
   if (schedule == Schedule::shift || schedule == Schedule::symmetric_shift) {
     plan.shift_stride = kLongestStride;
     plan.shift_stride = make_geometry(problem, plan).stride;
   }
-  return schedule == Schedule::arrival ? with_arrival(problem, plan, target) : plan;
+  if (schedule == Schedule::arrival) return with_arrival(problem, plan, target);
+  return Made{plan};
 }
 
 /// Schedules for the mask, the one to take among equals first.
@@ -188,13 +198,24 @@ std::string note(const Option& option, const Option& best) {
   return text;
 }
 
-std::string reason(const std::vector<Option>& options, const PlanRequest& request, const cost::Constants& constants) {
+/// What the planner would have taken, had it been asked for nothing.
+std::string against_free_choice(const Option& best, const Option& free) {
+  if (free.candidate.plan == best.candidate.plan) return "; nothing is predicted faster";
+  const double ratio = best.prediction.ms / free.prediction.ms;
+  if (ratio <= kTie) return fmt::format("; {} is predicted as fast", form(free.candidate.plan));
+  return fmt::format("; {} predicted {:.1f} % faster", form(free.candidate.plan), (ratio - 1) * 100);
+}
+
+/// `free` is the best where nothing is asked for; null where that is what `options` are.
+std::string reason(const std::vector<Option>& options, const PlanRequest& request, const cost::Constants& constants,
+                   const Option* free) {
   const Option& best = options.front();
   std::string text = fmt::format("{}: {}{}; predicted {:.3f} ms", form(best.candidate.plan), strength(best.candidate.plan),
                                  register_words(best), best.prediction.ms);
   if (!constants.measured || request.constants) text += fmt::format(" (constants {})", constants.origin);
-  if (request.schedule) return text + "; the schedule was asked for";
-  if (best.candidate.plan.accumulate == Accumulate::exact) return text;
+  if (request.schedule) text += "; the schedule was asked for";
+  if (free != nullptr) text += against_free_choice(best, *free);
+  if (request.schedule || best.candidate.plan.accumulate == Accumulate::exact) return text;
   // On a full mask descending is ascending's mirror image: no news.
   const auto next = std::find_if(options.begin() + 1, options.end(), [](const Option& option) {
     return option.candidate.plan.mask == Mask::causal || option.candidate.plan.schedule != Schedule::descending;
@@ -269,12 +290,13 @@ Result<std::vector<Option>> weigh(const AttentionBackward& problem, const Target
         refusal = made.error();
         continue;
       }
-      const Plan& plan = *made;
+      const Plan& plan = made->plan;
       if (!group_fits(problem, plan)) {
         refusal = check_fit(problem, plan).error();
         continue;
       }
-      const cost::Prediction prediction = cost::predict(problem, plan, target, constants);
+      const cost::Prediction prediction =
+          cost::predict(problem, plan, target, constants, made->table ? &*made->table : nullptr);
       const cost::Registers registers = cost::predict_registers(plan);
       options.push_back(
           {{plan, prediction.ms, registers.total, registers.spill_bytes, {}}, prediction, registers, options.size()});
@@ -300,8 +322,15 @@ std::vector<Candidate> described(const std::vector<Option>& options) {
 Result<PlanChoice> make_plan(const AttentionBackward& problem, const Target& target, const PlanRequest& request) {
   auto options = weigh(problem, target, request);
   if (!options) return options.error();
+  std::vector<Option> free;
+  if (request.schedule || request.schedule_state != ScheduleState::producer) {
+    PlanRequest nothing = request;
+    nothing.schedule.reset();
+    nothing.schedule_state = ScheduleState::producer;
+    if (auto others = weigh(problem, target, nothing)) free = *std::move(others);
+  }
   PlanChoice choice;
-  choice.reason = reason(*options, request, constants_of(target, request));
+  choice.reason = reason(*options, request, constants_of(target, request), free.empty() ? nullptr : &free.front());
   choice.candidates = described(*options);
   choice.plan = choice.candidates.front().plan;
   choice.predicted_ms = choice.candidates.front().predicted_ms;

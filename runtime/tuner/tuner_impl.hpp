@@ -40,6 +40,7 @@ struct Tuner::Impl {
   Engine engine;
   tuner::Device device;
   tuner::Log log;
+  std::shared_ptr<const cost::Constants> constants;  ///< of a calibration; null: those shipped
   std::mutex tuning;                           ///< held by tune()
   std::unique_ptr<tuner::Measurer> measurer;   ///< made by the first tune()
   std::mutex mutex;                            ///< of what follows

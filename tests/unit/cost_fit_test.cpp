@@ -122,10 +122,12 @@ TEST_CASE("cost: predictions agree with the committed measurements") {
     if (agreement.candidates < 6) continue;
     ++ranked;
     well_ranked += agreement.resolved >= 0.9 ? 1 : 0;
-    CHECK(agreement.resolved >= 0.65);
+    // The two cells at 512, where a launch takes half a millisecond: clock_mhz of their rows differs by up to 13 %, and the first
+    // one was measured before the card had come to its power limit.
+    CHECK(agreement.resolved >= (cell.problem.seqlen_q == 512 ? 0.7 : 0.9));
   }
   CHECK(cells >= 24);
   CHECK(static_cast<double>(near) >= 0.8 * static_cast<double>(cells));
   CHECK(ranked >= 12);
-  CHECK(well_ranked + 1 >= ranked);  // head_dim 128 causal 512, where six plans lie within 19 %, 0.36 ms long
+  CHECK(well_ranked + 2 >= ranked);
 }
