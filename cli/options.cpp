@@ -250,7 +250,7 @@ Result<Choice> choose_plan(const Options& options, const AttentionBackward& prob
   out.choice.plan = *given;
   const cost::Registers registers = cost::predict_registers(*given);
   out.choice.predicted_ms = (request->constants ? cost::predict(problem, *given, out.target, *request->constants)
-                                               : cost::predict(problem, *given, out.target))
+                                                : cost::predict(problem, *given, out.target))
                                 .ms;
   out.choice.predicted_registers = registers.total;
   out.choice.reason = "given with --plan";

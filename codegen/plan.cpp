@@ -276,9 +276,10 @@ Result<void> Plan::validate() const {
   if (auto checked = check_mask(schedule, mask); !checked) return checked;
   if (auto checked = check_arrival(*this); !checked) return checked;
   if (schedule_state == ScheduleState::consumer && mask.expression() != nullptr)
-    return Error{ErrorCode::invalid_plan,
-                 "plan: schedule_state consumer is not for masks by expression, of which the loader passes on what a tile sees; use "
-                 "producer"};
+    return Error{
+        ErrorCode::invalid_plan,
+        "plan: schedule_state consumer is not for masks by expression, of which the loader passes on what a tile sees; use "
+        "producer"};
   if (!static_shape) return {};
   const std::pair<std::string_view, std::int64_t> sizes[] = {{"static_shape batch", static_shape->batch},
                                                              {"static_shape seqlen_q", static_shape->seqlen_q},

@@ -21,8 +21,8 @@
 #include "runtime/once_map.hpp"
 #include "runtime/overlap_kernel_impl.hpp"
 #include "runtime/plan_lock.hpp"
-#include "runtime/prepared_plans.hpp"
 #include "runtime/plan_memo.hpp"
+#include "runtime/prepared_plans.hpp"
 
 namespace ordo {
 

@@ -52,7 +52,7 @@ void print_plan(const Choice& made) {
         made.choice.predicted_registers);
   print("# why          {}\n", made.choice.reason);
   for (const Candidate& candidate : made.choice.candidates) {
-    print("# candidate    {:>10.4g} ms  {:<11}{:<9}tile {}x{} cluster {}  {}\n", candidate.predicted_ms,
+    print("# candidate    {:>10.4g} ms  {:<16}{:<9}tile {}x{} cluster {}  {}\n", candidate.predicted_ms,
           to_string(candidate.plan.schedule), to_string(candidate.plan.accumulate), candidate.plan.tile_q, candidate.plan.tile_kv,
           candidate.plan.cluster, candidate.note);
   }

@@ -33,8 +33,8 @@ ORDO_API Prediction predict(const AttentionBackward& problem, const Plan& plan, 
 /// The same with the constants shipped for the target.
 ORDO_API Prediction predict(const AttentionBackward& problem, const Plan& plan, const Target& target);
 
-/// The tasks of a plan's schedule in SM clocks: what its simulation is told. Whole numbers, and of the constants that are shipped,
-/// so that the orders made by them do not follow a calibration.
+/// The tasks of a plan's schedule in SM clocks: what its simulation is told. Whole numbers, and of the constants that are
+/// shipped, so that the orders made by them do not follow a calibration.
 ORDO_API SimulationCosts task_clocks(const Plan& plan, const Target& target);
 
 }  // namespace ordo::cost

@@ -142,7 +142,8 @@ class Run {
   /// Whether the mask or the end of a sequence crosses a tile.
   [[nodiscard]] bool crossed(int unit, int q) const {
     if (!launch_.edges.empty())
-      return launch_.edges[static_cast<std::size_t>(unit) * static_cast<std::size_t>(g_.q_tiles) + static_cast<std::size_t>(q)] != 0;
+      return launch_.edges[static_cast<std::size_t>(unit) * static_cast<std::size_t>(g_.q_tiles) + static_cast<std::size_t>(q)] !=
+             0;
     return q < whole_from_[static_cast<std::size_t>(unit)] || q >= cut_q_;
   }
 
@@ -249,13 +250,19 @@ Timed affordable(const Launch& launch, const StepTimes& times, double most_tasks
   if (tasks <= most_tasks || launch.table != nullptr) return {launch, times};
   // Units stay several a worker, so that what is left over at the end keeps its share.
   const int keys = std::max(1, std::min(g.units / (4 * launch.workers), static_cast<int>(tasks / most_tasks)));
-  // Where units rotate, each needs a Q tile of its own.
-  const bool rotates = g.kind == Kind::shift || g.kind == Kind::symmetric_shift;
-  const int most_rows = std::max(1, rotates ? g.q_tiles / g.wave : g.q_tiles / 2);
-  const int rows = std::clamp(static_cast<int>(std::ceil(tasks / most_tasks / keys)), 1, most_rows);
+  // Where units rotate, each needs a Q tile of its own: the waves must stay as they are.
+  const int rotating = g.kind == Kind::shift             ? g.q_tiles
+                       : g.kind == Kind::symmetric_shift ? g.q_tiles - schedule::first_q(g, schedule::pairs(g) - 1)
+                                                         : 0;
+  // Beyond that only what would take several times too long.
+  constexpr int kMostOver = 4;
+  const double wanted = tasks / most_tasks / keys;
+  const int needed = static_cast<int>(std::ceil(wanted / kMostOver / launch.query_heads));
+  const int most_rows = std::max({1, needed, rotating > 0 ? rotating / g.wave : g.q_tiles / 2});
+  const int rows = std::clamp(static_cast<int>(std::ceil(wanted)), 1, most_rows);
   Timed out = coarser(launch, times, rows, keys);
   // Query heads of a walk together, if that is still too much.
-  const double left = tasks / most_tasks / keys / rows;
+  const double left = wanted / rows;
   const int heads = std::clamp(static_cast<int>(launch.query_heads / std::max(1.0, left)), 1, launch.query_heads);
   out.launch.query_heads = heads;
   out.times.compute *= static_cast<double>(launch.query_heads) / heads;

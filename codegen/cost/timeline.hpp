@@ -39,10 +39,10 @@ struct Timeline {
 };
 
 /// The add order fixes a DAG, so no event queue is needed: each task starts when its worker, its buffer and the add before it
-/// allow, and items are taken in dispatch order by the worker that is free first. At most `most_tasks` tasks are timed: of more walks
-/// the first groups, continued at the rate of the last half; of longer sequences coarser tiles of the same shape, but where there
-/// is a table, which is walked as it is. With buffers 0 and every task timed, the makespan is simulate()'s. Only for geometries
-/// that prove_schedule accepts. Pure.
+/// allow, and items are taken in dispatch order by the worker that is free first. At most `most_tasks` tasks are timed: of more
+/// walks the first groups, continued at the rate of the last half; of longer sequences coarser tiles of the same shape, but where
+/// there is a table, which is walked as it is. With buffers 0 and every task timed, the makespan is simulate()'s. Only for
+/// geometries that prove_schedule accepts. Pure.
 Timeline time_launch(const Launch& launch, const StepTimes& times, double most_tasks);
 
 }  // namespace ordo::cost

@@ -295,8 +295,7 @@ Result<std::vector<Option>> weigh(const AttentionBackward& problem, const Target
         refusal = check_fit(problem, plan).error();
         continue;
       }
-      const cost::Prediction prediction =
-          cost::predict(problem, plan, target, constants, made->table ? &*made->table : nullptr);
+      const cost::Prediction prediction = cost::predict(problem, plan, target, constants, made->table ? &*made->table : nullptr);
       const cost::Registers registers = cost::predict_registers(plan);
       options.push_back(
           {{plan, prediction.ms, registers.total, registers.spill_bytes, {}}, prediction, registers, options.size()});

@@ -9,10 +9,10 @@
 #include "cache/store.hpp"
 #include "codegen/hash/sha256.hpp"
 #include "codegen/schedule/proof.hpp"
+#include "runtime/calibration.hpp"
 #include "runtime/device.hpp"
 #include "runtime/tuner/candidates.hpp"
 #include "runtime/tuner/session.hpp"
-#include "runtime/calibration.hpp"
 #include "runtime/tuner/tuner_impl.hpp"
 
 namespace ordo {
@@ -24,7 +24,8 @@ std::string answer_key(const AttentionBackward& problem, const TuneOptions& o) {
   return fmt::format("{}|{}|{}|{}|{:d}|{:d}|{}|{}|{}", to_text(problem),
                      o.request.schedule ? to_string(*o.request.schedule) : std::string_view(),
                      o.request.accumulate ? to_string(*o.request.accumulate) : std::string_view(),
-                     to_string(o.request.schedule_state), o.request.static_shape, o.same_bits, o.most_candidates, o.margin, to_text(o.policy));
+                     to_string(o.request.schedule_state), o.request.static_shape, o.same_bits, o.most_candidates, o.margin,
+                     to_text(o.policy));
 }
 
 Result<void> check_options(const TuneOptions& options) {
@@ -37,9 +38,8 @@ Result<void> check_options(const TuneOptions& options) {
 }
 
 bool satisfies(const Plan& plan, const PlanRequest& request) {
-  return plan.accumulate == request.accumulate.value_or(Accumulate::ordered) &&
-         plan.schedule_state == request.schedule_state && (!request.schedule || plan.schedule == *request.schedule) &&
-         (!request.static_shape || plan.static_shape.has_value());
+  return plan.accumulate == request.accumulate.value_or(Accumulate::ordered) && plan.schedule_state == request.schedule_state &&
+         (!request.schedule || plan.schedule == *request.schedule) && (!request.static_shape || plan.static_shape.has_value());
 }
 
 /// The plan of a row, if it answers the request.

@@ -42,7 +42,8 @@ struct ScheduleState {
   }
 
  private:
-  static __device__ __forceinline__ int steps_of(const MainParams& params, const schedule::Geometry& g, const schedule::Item& at) {
+  static __device__ __forceinline__ int steps_of(const MainParams& params, const schedule::Geometry& g,
+                                                 const schedule::Item& at) {
     return kReadsTable ? schedule::arrival_steps(g, params.arrival, at) : schedule::steps(g, at.unit);
   }
 };

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Table of both forms of the schedule's state, in the loader and in the consumers: registers of a consumer, spills, speed.
 
-    ordo audit --json --filter dtype=bf16 --filter accumulate=ordered --filter group=1 > audit.json      # no GPU
-    ordo_bench_suite --plans all --accumulate ordered --no-checks --csv producer.csv
-    ordo_bench_suite --plans all --accumulate ordered --no-checks --allow-spills --set schedule_state=consumer --csv consumer.csv
+    ordo audit --json --filter dtype=bf16 --filter accumulate=ordered --filter 'group=1 ' > audit.json      # no GPU
+    ordo bench --suite --plans schedules --accumulate ordered --no-checks --csv producer.csv
+    ordo bench --suite --plans schedules --accumulate ordered --no-checks --allow-spills --set schedule_state=consumer --csv consumer.csv
     python3 tests/bench/state_table.py audit.json producer.csv consumer.csv > schedule_state.md
 
 The CSVs may be left out: then the table has registers and spills alone.

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <memory>
 #include <random>
 #include <string>
 
@@ -13,6 +14,7 @@
 #include "codegen/embedded.hpp"
 #include "codegen/schedule/proof.hpp"
 #include "codegen/schedule/simulator.hpp"
+#include "codegen/schedule/visit_table.hpp"
 #include "ordo/plan.hpp"
 
 using namespace ordo;
@@ -29,10 +31,11 @@ Plan plan_for(const AttentionBackward& problem, Schedule schedule, int cluster) 
   return choice->plan;
 }
 
-SimulationReport simulated(const cost::Launch& launch, const cost::StepTimes& times) {
+SimulationReport simulated(const cost::Launch& launch, const cost::StepTimes& times, const ArrivalTable* table) {
   Simulation simulation;
   simulation.geometry = launch.geometry;
   simulation.query_heads = launch.query_heads;
+  simulation.table = table;
   simulation.workers = launch.workers;
   simulation.costs = {{times.compute, times.compute + times.masked, times.compute + times.masked}, times.add, times.hop};
   simulation.record = false;
@@ -57,17 +60,27 @@ TEST_CASE("cost: the timeline is the event simulation's where a worker waits for
     problem.seqlen_k = pick({1, 300, 1024, 2048, 5000});
     problem.head_dim = pick({64, 128});
     problem.mask = pick({0, 1}) == 0 ? Mask::full : Mask::causal;
-    const Schedule last = problem.mask == Mask::full ? Schedule::shift : Schedule::alternate;
-    for (const Schedule schedule : {Schedule::ascending, Schedule::descending, last}) {
-      const Plan plan = plan_for(problem, schedule, 1);
+    for (const Schedule schedule : schedules_of(problem.mask)) {
+      Plan plan = plan_for(problem, schedule, 1);
+      // Few workers too, so that waves, pairs and groups follow one another.
+      if ((schedule == Schedule::symmetric_shift || schedule == Schedule::shift) && pick({0, 1}) == 1) {
+        plan.head_group = 1;
+        plan.workers = 7;
+      }
       CAPTURE(to_text(problem));
       CAPTURE(to_text(plan));
-      const cost::Launch launch{make_geometry(problem, plan), plan.group, plan.workers, true, 0};
+      cost::Launch launch{make_geometry(problem, plan), plan.group, plan.workers, true, 0};
       const cost::StepTimes times{5, 1, 0, 1, 2};
-      const SimulationReport report = simulated(launch, times);
+      Result<ArrivalTable> table{ArrivalTable{}};
+      if (reads_table(plan)) {
+        table = table_of(problem, plan);
+        REQUIRE(table);
+        launch.table = table->words.data();
+      }
+      const SimulationReport report = simulated(launch, times, launch.table != nullptr ? &*table : nullptr);
       const cost::Timeline timeline = cost::time_launch(launch, times, kEverything);
       CHECK(timeline.whole);
-      CHECK(timeline.makespan == doctest::Approx(report.makespan).epsilon(0.02));
+      CHECK(timeline.makespan == doctest::Approx(report.makespan).epsilon(1e-9));
       double busy = 0;
       for (const WorkerTime& worker : report.workers) busy += worker.busy;
       CHECK(timeline.work * plan.workers == doctest::Approx(busy).epsilon(1e-9));
@@ -81,13 +94,18 @@ TEST_CASE("cost: what is extrapolated is near what is timed whole") {
     for (const Mask mask : {Mask::full, Mask::causal}) {
       AttentionBackward problem{.batch = batch, .seqlen_q = seqlen, .seqlen_k = seqlen, .heads = heads, .kv_heads = heads};
       problem.mask = mask;
-      const Schedule last = mask == Mask::full ? Schedule::shift : Schedule::alternate;
-      for (const Schedule schedule : {Schedule::ascending, Schedule::descending, last}) {
-        if (schedule == Schedule::alternate && seqlen > 16384) continue;
+      for (const Schedule schedule : schedules_of(mask)) {
+        if ((schedule == Schedule::alternate || schedule == Schedule::arrival) && seqlen > 16384) continue;
         const Plan plan = plan_for(problem, schedule, 2);
         CAPTURE(to_text(problem));
         CAPTURE(to_text(plan));
-        const cost::Launch launch{make_geometry(problem, plan), plan.group, plan.workers, true, 2};
+        cost::Launch launch{make_geometry(problem, plan), plan.group, plan.workers, true, 2};
+        Result<ArrivalTable> table{ArrivalTable{}};
+        if (reads_table(plan)) {
+          table = table_of(problem, plan);
+          REQUIRE(table);
+          launch.table = table->words.data();
+        }
         const cost::StepTimes times{3400, 200, 9600, 1100, 1500};
         const cost::Timeline whole = cost::time_launch(launch, times, kEverything);
         const cost::Timeline some = cost::time_launch(launch, times, 20000);
@@ -150,6 +168,36 @@ TEST_CASE("cost: clocks of a tile step") {
   CHECK(step.tensor == 2560);
   CHECK(step.shared == 2688);
   CHECK(cost::step_clocks(plan, cost::shipped_constants(*parse_target("h20"))).bound_by() == "tensor cores");
+}
+
+TEST_CASE("cost: a mask by expression costs the tiles that it shows") {
+  const Target h200 = *parse_target("h200");
+  AttentionBackward problem{.batch = 2, .seqlen_q = 4096, .seqlen_k = 4096, .heads = 16, .kv_heads = 16};
+  const auto fastest = [&](const char* mask) {
+    problem.mask = *parse_mask(mask);
+    return make_plan(problem, h200)->predicted_ms;
+  };
+  const double window = fastest("expr:k <= q && q - k < 512"), causal = fastest("expr:k <= q"), all = fastest("expr:k >= 0");
+  CHECK(window < 0.5 * causal);
+  CHECK(causal < 0.7 * all);
+  CHECK(causal == doctest::Approx(fastest("causal")).epsilon(0.1));
+  CHECK(all == doctest::Approx(fastest("full")).epsilon(0.1));
+}
+
+TEST_CASE("cost: arrival's clocks are the model's, whole, and do not follow a calibration") {
+  const Target h200 = *parse_target("h200");
+  const AttentionBackward problem{
+      .batch = 1, .seqlen_q = 4096, .seqlen_k = 4096, .heads = 16, .kv_heads = 16, .mask = Mask::causal};
+  cost::Constants slow = cost::shipped_constants(h200);
+  for (cost::KernelConstants& kernel : slow.kernels) kernel.efficiency /= 2;
+  PlanRequest request;
+  request.schedule = Schedule::arrival;
+  const Plan shipped = make_plan(problem, h200, request)->plan;
+  request.constants = std::make_shared<const cost::Constants>(slow);
+  CHECK(make_plan(problem, h200, request)->plan == shipped);
+  const SimulationCosts costs = cost::task_clocks(shipped, h200);
+  CHECK(shipped.arrival->compute == costs.compute.full);
+  CHECK(costs.compute.diagonal < costs.compute.full);
 }
 
 TEST_CASE("cost: the state of the schedule costs registers in the consumer alone") {

@@ -29,8 +29,9 @@ enum class Flavour {
 /// All kernels of a plan, the main one first. Pure and thread-safe; the same plan gives the same text.
 ORDO_API Result<std::vector<KernelSource>> generate(const Plan& plan, const Target& target, Flavour flavour = Flavour::normal);
 
-/// The consumer path of the main kernel alone, as a kernel of 256 threads without setmaxnreg, so that ptxas states what a consumer
-/// needs: for a kernel with setmaxnreg it states the launch's 168 whatever the consumer takes. To be compiled, never launched.
+/// The consumer path of the main kernel alone, as a kernel of 256 threads without setmaxnreg, so that ptxas states what a
+/// consumer needs: for a kernel with setmaxnreg it states the launch's 168 whatever the consumer takes. To be compiled, never
+/// launched.
 ORDO_API Result<KernelSource> generate_probe(const Plan& plan, const Target& target);
 
 }  // namespace ordo
