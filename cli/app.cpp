@@ -27,10 +27,10 @@ int report_usage(const CLI::App& app, const CLI::ParseError& problem) {
 }
 
 std::vector<Verb> attention_verbs(CLI::App& app) {
-  return {add_doctor(app),   add_plan_verb(app),   add_generate(app), add_compile(app),    add_run(app),
-          add_check(app),    add_bench(app),       add_inspect(app),  add_simulate(app),   add_tune(app),
-          add_query(app),    add_tuning_verb(app), add_launch(app),   add_precompile(app), add_cache_verb(app),
-          add_manifest(app), add_explain_miss(app)};
+  return {add_doctor(app),   add_plan_verb(app),    add_generate(app), add_compile(app),    add_run(app),
+          add_check(app),    add_bench(app),        add_inspect(app),  add_simulate(app),   add_tune(app),
+          add_query(app),    add_tuning_verb(app),  add_launch(app),   add_precompile(app), add_cache_verb(app),
+          add_manifest(app), add_explain_miss(app), add_audit(app),    add_calibrate(app)};
 }
 
 // `ordo VERB overlap` takes the sizes of a product and its ranks; the families share no option.

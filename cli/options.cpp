@@ -9,6 +9,7 @@
 #include "cli/report.hpp"
 #include "codegen/cost/model.hpp"
 #include "codegen/schedule/proof.hpp"
+#include "runtime/calibration.hpp"
 #include "runtime/device.hpp"
 
 namespace ordo::cli {
@@ -87,11 +88,19 @@ void add_plan(CLI::App& verb, Options& options) {
                                    "ascending, descending, arrival, shift (full), alternate or symmetric_shift (causal)")
                        ->type_name("NAME");
   auto* accumulate = verb.add_option("--accumulate", options.accumulate, "ordered, exact or atomic (ordered)")->type_name("NAME");
+  auto* state = verb.add_option("--schedule-state", options.schedule_state,
+                                "Which warps work out the next Q tile and its turn: producer or consumer (producer)")
+                    ->type_name("WARPS");
   auto* fixed = verb.add_flag("--static-shape", options.static_shape, "Bake the shape into the kernels");
   auto* plan = verb.add_option("--plan", options.plan, "A plan's text, or a file that holds it, in place of the planner's choice")
                    ->type_name("PLAN");
-  plan->excludes(schedule)->excludes(accumulate)->excludes(fixed);
-  for (CLI::Option* option : {schedule, accumulate, fixed, plan}) option->group("Plan");
+  plan->excludes(schedule)->excludes(accumulate)->excludes(state)->excludes(fixed);
+  for (CLI::Option* option : {schedule, accumulate, state, fixed, plan}) option->group("Plan");
+}
+
+void add_allow_spills(CLI::App& verb, Options& options) {
+  verb.add_flag("--allow-spills", options.allow_spills, "Take kernels whose registers spill, which are otherwise refused")
+      ->group("Plan");
 }
 
 void add_target(CLI::App& verb, Options& options) {
@@ -215,6 +224,11 @@ Result<PlanRequest> request_of(const Options& options) {
     if (!accumulate) return accumulate.error();
     request.accumulate = *accumulate;
   }
+  if (options.schedule_state) {
+    auto state = parse_schedule_state(*options.schedule_state);
+    if (!state) return state.error();
+    request.schedule_state = *state;
+  }
   return request;
 }
 
@@ -225,6 +239,7 @@ Result<Choice> choose_plan(const Options& options, const AttentionBackward& prob
   auto target = resolve_target(options);
   if (!target) return target.error();
   out.target = *target;
+  request->constants = usable_calibration(calibration_path(out.target), out.target, note);
   if (!given) {
     auto choice = make_plan(problem, out.target, *request);
     if (!choice) return choice.error();
@@ -233,10 +248,13 @@ Result<Choice> choose_plan(const Options& options, const AttentionBackward& prob
   }
   if (auto fits = check_fit(problem, *given); !fits) return fits.error();
   out.choice.plan = *given;
-  out.choice.predicted_ms = cost::predict(problem, *given, out.target).ms;
-  out.choice.predicted_registers = cost::predict_registers(*given);
+  const cost::Registers registers = cost::predict_registers(*given);
+  out.choice.predicted_ms = (request->constants ? cost::predict(problem, *given, out.target, *request->constants)
+                                                : cost::predict(problem, *given, out.target))
+                                .ms;
+  out.choice.predicted_registers = registers.total;
   out.choice.reason = "given with --plan";
-  out.choice.candidates.push_back({*given, out.choice.predicted_ms, out.choice.predicted_registers, out.choice.reason});
+  out.choice.candidates.push_back({*given, out.choice.predicted_ms, registers.total, registers.spill_bytes, out.choice.reason});
   return out;
 }
 
@@ -251,6 +269,7 @@ Result<Choice> choose(const Options& options) {
 KernelBuilderOptions builder_options(const Options& options) {
   KernelBuilderOptions out;
   out.cache_path = options.cache;
+  out.allow_spills = options.allow_spills;
   out.warn = [](const std::string& text) { fmt::print(stderr, "warning: {}\n", text); };
   return out;
 }
@@ -258,6 +277,7 @@ KernelBuilderOptions builder_options(const Options& options) {
 Result<Engine> make_engine(const Options& options, const Target& target) {
   EngineOptions engine;
   engine.cache_path = options.cache;
+  engine.allow_spills = options.allow_spills;
   engine.warn = [](const std::string& text) { fmt::print(stderr, "warning: {}\n", text); };
   engine.target = target;
   return Engine::create(std::move(engine));

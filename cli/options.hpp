@@ -17,8 +17,9 @@ struct Options {
   std::string family;
   std::optional<std::int64_t> batch, seqlen, seqlen_q, seqlen_k, heads, kv_heads, head_dim;
   std::optional<std::string> mask, dtype;
-  std::optional<std::string> schedule, accumulate, plan;
+  std::optional<std::string> schedule, accumulate, schedule_state, plan;
   bool static_shape = false;
+  bool allow_spills = false;
   std::optional<std::string> target, device;
   std::string cache;
   bool json = false;
@@ -34,6 +35,7 @@ extern const CLI::Validator kInteger;
 CLI::Option* add_family(CLI::App& verb, Options& options);
 void add_shape(CLI::App& verb, Options& options);
 void add_plan(CLI::App& verb, Options& options);
+void add_allow_spills(CLI::App& verb, Options& options);
 void add_target(CLI::App& verb, Options& options);
 void add_device(CLI::App& verb, Options& options, const std::string& help);
 void add_cache(CLI::App& verb, Options& options);

@@ -195,6 +195,16 @@ std::string_view to_string(ArrivalVisits visits) {
   return "unknown";
 }
 
+std::string_view to_string(ScheduleState state) {
+  switch (state) {
+    case ScheduleState::producer:
+      return "producer";
+    case ScheduleState::consumer:
+      return "consumer";
+  }
+  return "unknown";
+}
+
 std::vector<Schedule> schedules_of(const Mask& mask) {
   std::vector<Schedule> out;
   for (const Schedule schedule : {Schedule::ascending, Schedule::descending, Schedule::shift, Schedule::alternate,
@@ -234,9 +244,14 @@ Result<Accumulate> parse_accumulate(std::string_view text) {
   return text::read_name(text, "accumulate", std::array{Accumulate::atomic, Accumulate::ordered, Accumulate::exact});
 }
 
+Result<ScheduleState> parse_schedule_state(std::string_view text) {
+  return text::read_name(text, "schedule_state", std::array{ScheduleState::producer, ScheduleState::consumer});
+}
+
 Result<void> Plan::validate() const {
-  if (to_string(dtype) == "unknown" || to_string(schedule) == "unknown" || to_string(accumulate) == "unknown") {
-    return Error{ErrorCode::invalid_plan, "plan: dtype, schedule or accumulate is not one of its named values"};
+  if (to_string(dtype) == "unknown" || to_string(schedule) == "unknown" || to_string(accumulate) == "unknown" ||
+      to_string(schedule_state) == "unknown") {
+    return Error{ErrorCode::invalid_plan, "plan: dtype, schedule, accumulate or schedule_state is not one of its named values"};
   }
   const struct {
     std::string_view name;
@@ -249,10 +264,22 @@ Result<void> Plan::validate() const {
   for (const auto& range : ranges) {
     if (auto checked = check_range(range.name, range.value, range.low, range.high); !checked) return checked;
   }
+  if (consumer_registers != 0) {
+    // setmaxnreg takes multiples of 8; the producer warpgroup needs 24 of the 3 x 168 that the block launches with.
+    if (auto checked = check_range("consumer_registers", consumer_registers, 168, 240); !checked) return checked;
+    if (consumer_registers % 8 != 0)
+      return Error{ErrorCode::invalid_plan,
+                   fmt::format("plan: consumer_registers is {}; it must be a multiple of 8", consumer_registers)};
+  }
   if (auto checked = check_tiles(*this); !checked) return checked;
   if (auto checked = check_shared_memory(*this); !checked) return checked;
   if (auto checked = check_mask(schedule, mask); !checked) return checked;
   if (auto checked = check_arrival(*this); !checked) return checked;
+  if (schedule_state == ScheduleState::consumer && mask.expression() != nullptr)
+    return Error{
+        ErrorCode::invalid_plan,
+        "plan: schedule_state consumer is not for masks by expression, of which the loader passes on what a tile sees; use "
+        "producer"};
   if (!static_shape) return {};
   const std::pair<std::string_view, std::int64_t> sizes[] = {{"static_shape batch", static_shape->batch},
                                                              {"static_shape seqlen_q", static_shape->seqlen_q},
@@ -267,10 +294,11 @@ Result<void> Plan::validate() const {
 std::string to_text(const Plan& plan) {
   return fmt::format(
       "{} dtype={} head_dim={} mask={} group={} schedule={} accumulate={} tile_q={} tile_kv={} stages={} cluster={} "
-      "dq_buffers={} workers={} shift_stride={} head_group={} arrival={} static_shape={}",
+      "dq_buffers={} workers={} shift_stride={} head_group={} arrival={} schedule_state={} consumer_registers={} static_shape={}",
       kNoun, to_string(plan.dtype), plan.head_dim, to_string(plan.mask), plan.group, to_string(plan.schedule),
       to_string(plan.accumulate), plan.tile_q, plan.tile_kv, plan.stages, plan.cluster, plan.dq_buffers, plan.workers,
-      plan.shift_stride, plan.head_group, to_text(plan.arrival), to_text(plan.static_shape));
+      plan.shift_stride, plan.head_group, to_text(plan.arrival), to_string(plan.schedule_state), plan.consumer_registers,
+      to_text(plan.static_shape));
 }
 
 Result<Plan> parse_plan(std::string_view text) {
@@ -290,6 +318,8 @@ Result<Plan> parse_plan(std::string_view text) {
                                         text::integer_field("shift_stride", plan.shift_stride),
                                         text::integer_field("head_group", plan.head_group),
                                         text::parsed_field("arrival", plan.arrival, &parse_arrival),
+                                        text::parsed_field("schedule_state", plan.schedule_state, &parse_schedule_state),
+                                        text::integer_field("consumer_registers", plan.consumer_registers),
                                         text::parsed_field("static_shape", plan.static_shape, &parse_static_shape)};
   if (auto read = text::read_fields(text, kNoun, fields, ErrorCode::invalid_plan); !read) return read.error();
   if (auto valid = plan.validate(); !valid) return valid.error();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ordo/ordo.hpp"
+#include "runtime/calibration.hpp"
 #include "runtime/device.hpp"
 #include "runtime/kernel_builder.hpp"
 #include "runtime/kernel_impl.hpp"
@@ -20,6 +21,7 @@
 #include "runtime/once_map.hpp"
 #include "runtime/overlap_kernel_impl.hpp"
 #include "runtime/plan_lock.hpp"
+#include "runtime/plan_memo.hpp"
 #include "runtime/prepared_plans.hpp"
 #include "runtime/process.hpp"
 
@@ -67,6 +69,8 @@ struct Engine::Impl {
   Target target;
   EngineOptions options;
   std::optional<PlanLock> pinned;
+  std::shared_ptr<const cost::Constants> constants;  ///< of a calibration; null: those shipped
+  PlanMemo memo;
   KernelBuilder builder;
   Manifest manifest;
   std::shared_ptr<ModuleRegistry> modules = std::make_shared<ModuleRegistry>();
@@ -79,12 +83,14 @@ struct Engine::Impl {
       : target(std::move(chosen)),
         options(std::move(made_with)),
         pinned(std::move(plan_lock)),
+        constants(calibration_of(options, target)),
         builder({.cache_path = options.cache_path,
                  .memory_cache_only = options.memory_cache_only,
                  .warn = options.warn,
                  .cache_layers = options.cache_layers,
                  .cache_limit_bytes = options.cache_limit_bytes,
-                 .compile_jobs = options.compile_jobs}),
+                 .compile_jobs = options.compile_jobs,
+                 .allow_spills = options.allow_spills}),
         manifest(options.manifest_path, options.warn),
         plans(options.max_plans) {}
 
@@ -225,7 +231,13 @@ const Target& Engine::target() const { return impl_->target; }
 const EngineOptions& Engine::options() const { return impl_->options; }
 
 Result<PlanChoice> Engine::plan(const AttentionBackward& problem, const PlanRequest& request) const {
-  return impl_->pinned ? impl_->pinned->plan(problem, request) : make_plan(problem, impl_->target, request);
+  if (impl_->pinned) return impl_->pinned->plan(problem, request);
+  if (const auto known = impl_->memo.find(problem, request)) return *known;
+  PlanRequest asked = request;
+  if (!asked.constants) asked.constants = impl_->constants;
+  Result<PlanChoice> choice = make_plan(problem, impl_->target, asked);
+  if (choice) impl_->memo.keep(problem, request, std::make_shared<const PlanChoice>(*choice));
+  return choice;
 }
 
 Result<OverlapGemmKernel> Engine::prepare(const OverlapPlan& plan) {

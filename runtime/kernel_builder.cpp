@@ -160,6 +160,7 @@ struct KernelBuilder::State {
                                                     ? layers.newest(cache::source_key(source.text, flags, source.arch), check)
                                                     : layers.find(cache::kernel_key(source.text, flags, by, source.arch), check);
     if (!found) return std::nullopt;
+    if (found->entry.spill_bytes != 0 && !options.allow_spills) return std::nullopt;  // compiling it again says what is wrong
     if (found->layer == "local" && found->entry.used < now_seconds() - seconds_a_day) stale.push_back(found->entry.key);
     return built(source, std::move(found->entry), kernel, found->layer);
   }
@@ -300,7 +301,7 @@ struct Build {
       turn->renew();
       return cancelled && cancelled();
     };
-    Result<Cubin> cubin = compiler.compile(source, false, stop);
+    Result<Cubin> cubin = compiler.compile(source, state.options.allow_spills, stop);
     state.counting.compiled(cubin.ok(), cubin ? cubin->compile_ms / 1000 : 0);
     if (!cubin) return cubin.error();
     stored = entry_of(source, plan, compiler.version().text(), *cubin);

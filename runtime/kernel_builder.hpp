@@ -26,6 +26,7 @@ struct KernelBuilderOptions {
   int compile_jobs = 0;                             ///< see cache::SingleFlightOptions
   std::optional<std::string> lease_folder = {};     ///< likewise; for tests
   std::chrono::milliseconds lease_timeout{30'000};  ///< likewise
+  bool allow_spills = false;                        ///< as EngineOptions::allow_spills
 };
 
 struct BuiltKernel {
@@ -41,7 +42,7 @@ struct BuiltKernel {
 /// counts.
 ///
 /// A cache that fails never fails a build: the kernels are compiled and kept in memory, and `warn` hears of it once a cause.
-class KernelBuilder {
+class ORDO_API KernelBuilder {
  public:
   explicit KernelBuilder(KernelBuilderOptions options);
 

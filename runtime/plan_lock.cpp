@@ -41,9 +41,10 @@ Result<PlanChoice> PlanLock::plan(const AttentionBackward& problem, const PlanRe
   PlanChoice choice;
   choice.plan = plan;
   choice.predicted_ms = cost::predict(problem, plan, table_.target).ms;
-  choice.predicted_registers = cost::predict_registers(plan);
+  const cost::Registers registers = cost::predict_registers(plan);
+  choice.predicted_registers = registers.total;
   choice.reason = fmt::format("pinned by {} ({})", path_, to_string(decision->source));
-  choice.candidates.push_back({plan, choice.predicted_ms, choice.predicted_registers, choice.reason});
+  choice.candidates.push_back({plan, choice.predicted_ms, registers.total, registers.spill_bytes, choice.reason});
   return choice;
 }
 

@@ -129,6 +129,7 @@ Verb add_bench(CLI::App& app) {
   add_family(*verb, *options)->required(false);
   add_shape(*verb, *options);
   add_plan(*verb, *options);
+  add_allow_spills(*verb, *options);
   add_target(*verb, *options);
   add_device(*verb, *options, "Which GPU (the current one)");
   add_suite(*verb, *options);

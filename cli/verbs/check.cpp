@@ -72,6 +72,7 @@ Verb add_check(CLI::App& app) {
   add_family(*verb, *options);
   add_shape(*verb, *options);
   add_plan(*verb, *options);
+  add_allow_spills(*verb, *options);
   add_target(*verb, *options);
   add_device(*verb, *options, "Where to run (the GPU if there is one, else the CPU)");
   verb->add_option("--repeats", options->repeats, "Runs whose bits are compared (3)")

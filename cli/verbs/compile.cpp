@@ -36,6 +36,7 @@ Verb add_compile(CLI::App& app) {
   add_family(*verb, *options);
   add_shape(*verb, *options);
   add_plan(*verb, *options);
+  add_allow_spills(*verb, *options);
   add_target(*verb, *options);
   add_device(*verb, *options, "Compile for this GPU");
   add_cache(*verb, *options);

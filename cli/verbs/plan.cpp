@@ -18,6 +18,7 @@ Json candidate_json(const Candidate& candidate) {
           {"tile_kv", plan.tile_kv},
           {"cluster", plan.cluster},
           {"predicted_registers", candidate.predicted_registers},
+          {"predicted_spill_bytes", candidate.predicted_spill_bytes},
           {"predicted_ms", candidate.predicted_ms},
           {"note", candidate.note}};
 }
@@ -51,7 +52,7 @@ void print_plan(const Choice& made) {
         made.choice.predicted_registers);
   print("# why          {}\n", made.choice.reason);
   for (const Candidate& candidate : made.choice.candidates) {
-    print("# candidate    {:>10.4g} ms  {:<11}{:<9}tile {}x{} cluster {}  {}\n", candidate.predicted_ms,
+    print("# candidate    {:>10.4g} ms  {:<16}{:<9}tile {}x{} cluster {}  {}\n", candidate.predicted_ms,
           to_string(candidate.plan.schedule), to_string(candidate.plan.accumulate), candidate.plan.tile_q, candidate.plan.tile_kv,
           candidate.plan.cluster, candidate.note);
   }

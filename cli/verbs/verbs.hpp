@@ -32,6 +32,8 @@ Verb add_precompile(CLI::App& app);
 Verb add_cache_verb(CLI::App& app);
 Verb add_manifest(CLI::App& app);
 Verb add_explain_miss(CLI::App& app);
+Verb add_audit(CLI::App& app);
+Verb add_calibrate(CLI::App& app);
 
 // The same verbs for `ordo VERB overlap`: other options, and none of those above.
 Verb add_simulate_overlap(CLI::App& app);

@@ -1,68 +1,56 @@
-// Every number of the cost model, with where it comes from. Clocks are SM clocks.
-//
-// "H200 tables" are measurements of hand-written kernels of the same structure on one H200 in the sustained, power-limited regime
-// (16384 tokens, hidden size 2048): TFLOP/s at 16k / 4k / 1k for each mask, cluster and schedule. The step and item costs are
-// their least-squares split into time per step and time per item.
+// The numbers of the cost model for one GPU: shipped in codegen/cost/targets/, or fitted by `ordo calibrate`.
 #pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ordo/error.hpp"
+#include "ordo/plan.hpp"
+#include "ordo/target.hpp"
 
 namespace ordo::cost {
 
-/// SM clock of a busy, power-limited H200 (690 W); it idles into 1.98 GHz.
-inline constexpr double kSustainedClock = 1.65e9;
-
-/// One step (one Q tile by the KV tile of a CTA) and the fixed cost of an item (K/V load, pipeline fill, dK/dV store).
-struct KernelClocks {
-  double step;
-  double item;
+/// Of one kernel, by head_dim and cluster. Clocks are SM clocks at Constants::clock_hz.
+struct KernelConstants {
+  int head_dim = 128;
+  int cluster = 1;
+  double efficiency = 1;  ///< of the step's bound (see StepClocks) that is reached
+  double masked = 1;      ///< factor on a step at the edge of the mask: selecting, but hidden blocks left out
+  double item = 0;        ///< clocks of an item besides its steps
+  double set_item = 0;    ///< clocks more where items wait on later ones, which must all have been taken first
+  double hop = 0;         ///< clocks from the end of an add to the start of the next unit's into the same tile
+  /// Factors on a step: what the order of visits costs in L2 and in waits that the timeline does not see, against ascending on a
+  /// full mask (and descending, which is its mirror image there).
+  double shift = 1;
+  double ascending_causal = 1, descending_causal = 1, alternate = 1, symmetric_shift = 1;
 };
-/// head_dim 128, 64x128, cluster of 2 with dS exchange: 617 / 600 / 528 TFLOP/s full.
-inline constexpr KernelClocks kCluster128{3520, 9600};
-/// head_dim 128, 64x128, one CTA, dQ delayed by a step: 594 / 565 / 504.
-inline constexpr KernelClocks kSingle128{3690, 12000};
-/// head_dim 64, 64x256, one CTA: 540 / 513 / 424.
-inline constexpr KernelClocks kSingle64{4000, 12000};
 
-/// From one unit's add into a dQ tile to the next unit's, release and poll included: the skew of ascending over 63 hops on 2
-/// heads x 16k and 15 hops on 8 x 4k (581 against 632, 552 against 600 TFLOP/s).
-inline constexpr double kHop = 2560;
-/// Of that, the store warp is busy with the tile.
-inline constexpr double kStore = 1100;
+struct Constants {
+  std::string target;               ///< the name of the Target that they are for
+  std::string origin;               ///< where they come from, in words
+  bool measured = false;            ///< else scaled from another GPU
+  double clock_hz = 1.68e9;         ///< SM clock while every SM computes, under sustained load
+  double max_clock_hz = 1.98e9;     ///< SM clock where power does not limit it
+  double clock_exponent = 0.4;      ///< the clock grows with busy^-exponent, up to max_clock_hz
+  double tensor_flops = 4096;       ///< bf16 FLOP a clock and SM
+  double l2_bytes = 16.7;           ///< a clock and SM, each way
+  double add = 1100;                ///< clocks of the adding warp for a dQ tile
+  double exact = 1;                 ///< factor on a step: integer sums
+  double memory_efficiency = 0.73;  ///< part of the datasheet's bandwidth that preprocess and convert reach
+  double launch_seconds = 3e-6;     ///< one more kernel in the stream
+  double spilled_byte = 1;          ///< clocks a step for a byte that a thread stores and loads
+  std::vector<KernelConstants> kernels;
 
-/// The two int32 adds of `exact` against one fp32 add: 596 / 617 at 16k, 570 / 600 at 4k.
-inline constexpr double kExactFactor = 1.045;
-/// shift reads Q tiles that no neighbour has just brought into L2: 614, 593, 515 against 623, 604, 533 without order.
-inline constexpr double kShiftFactor = 1.016;
-/// alternate against no order: 624, 544, 382 against 630, 540, 387; 538 and more against 412 on few heads.
-inline constexpr double kAlternateFactor = 1.007;
-/// descending on causal pays its skew when it begins and again where the lengths of the items have undone it: 602 against 630 at
-/// 16k.
-inline constexpr double kDescendingCausalSkews = 2;
+  /// The entry of a plan's kernel. Constants that were parsed have one for every kernel that exists.
+  [[nodiscard]] const KernelConstants& kernel(const Plan& plan) const;
+};
 
-/// Part of the datasheet's tensor peak that a step can reach where the tensor cores are the bound (H20); cuBLAS reaches 0.9 or
-/// so.
-inline constexpr double kTensorEfficiency = 0.9;
+/// Those shipped for a target; for one given by its SM count those of h200. Thread-safe.
+ORDO_API const Constants& shipped_constants(const Target& target);
 
-/// Preprocess and convert: bytes an element of dQ (O, dO read; fp32 dQ zeroed, read; dQ written) and of K and V for the scales of
-/// `exact`.
-inline constexpr double kAuxiliaryBytes = 2 + 2 + 4 + 4 + 2;
-inline constexpr double kScaleBytes = 2 + 2;
-/// 3.5 of an H200's 4.8 TB/s: 0.13 ms for the 16384 x 2048 elements of the tables.
-inline constexpr double kMemoryEfficiency = 0.73;
-/// One more kernel in the stream.
-inline constexpr double kLaunchSeconds = 3e-6;
-
-/// Registers of a consumer thread beside accumulators: descriptors, barriers, softmax scale, loop state.
-inline constexpr int kBaseRegisters = 24;
-/// Comparing rows and keys with the causal boundary.
-inline constexpr int kCausalRegisters = 4;
-/// Lengths and strides that are run-time parameters.
-inline constexpr int kDynamicShapeRegisters = 4;
-/// Scales, poison flag and rounding of `exact`.
-inline constexpr int kExactRegisters = 6;
-
-/// Tasks that the planner is willing to simulate for one candidate (about 100 ns each); larger problems use the closed forms.
-inline constexpr double kMostSimulatedTasks = 6000;
-/// Items that are list-scheduled one by one; what is more is spread evenly.
-inline constexpr int kMostListedItems = 8192;
+/// JSON as shipped. Refuses what is missing, unknown, not positive or not finite, and says which key.
+ORDO_API Result<Constants> parse_constants(std::string_view json);
+ORDO_API std::string to_json(const Constants& constants);
 
 }  // namespace ordo::cost

@@ -2,226 +2,175 @@
 
 #include <algorithm>
 #include <cmath>
-#include <queue>
+#include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
-#include "codegen/cost/constants.hpp"
+#include "codegen/cost/timeline.hpp"
+#include "codegen/generate/config.hpp"
+#include "codegen/schedule/geometry.hpp"
 #include "codegen/schedule/proof.hpp"
-#include "codegen/schedule/simulator.hpp"
 #include "codegen/schedule/visit_table.hpp"
 
 namespace ordo::cost {
 namespace {
 
-using schedule::Geometry;
+/// Tasks that are timed for one candidate: about 10 ns each, and a plan has up to eight candidates in 10 ms.
+constexpr double kMostTasks = 40000;
 
-KernelClocks kernel_clocks(const Plan& plan) {
-  if (plan.head_dim == 128) return plan.cluster == 2 ? kCluster128 : kSingle128;
-  return kSingle64;
-}
+/// Bytes an element of dQ. Preprocess reads O and dO; then dQ is summed in fp32: `ordered` reads the sums from L2 and writes dQ
+/// in the main kernel, the others zero it, read it and write it.
+double auxiliary_bytes(Accumulate accumulate) { return accumulate == Accumulate::ordered ? 2 + 2 + 4 + 2 : 2 + 2 + 4 + 4 + 2; }
+constexpr double kScaleBytes = 2 + 2;  // exact: an element of K and V
 
-/// A step against one of an unordered kernel: what the order of visits costs in L2.
-double schedule_factor(const Plan& plan) {
-  const bool rotates = plan.arrival && plan.arrival->visits == ArrivalVisits::rotate;
-  if (plan.schedule == Schedule::shift || plan.schedule == Schedule::symmetric_shift || rotates) return kShiftFactor;
-  return plan.schedule == Schedule::alternate || plan.arrival ? kAlternateFactor : 1.0;
-}
+int launches(Accumulate accumulate) { return accumulate == Accumulate::ordered ? 2 : accumulate == Accumulate::exact ? 4 : 3; }
 
-/// What the closed forms and the simulation need, in seconds.
-struct Rates {
-  double step;  ///< one Q tile, add included
-  double item;
-  double hop;
-  double store;
-};
-
-Rates rates_of(const Plan& plan, const Target& target) {
-  const KernelClocks clocks = kernel_clocks(plan);
-  const double factor = plan.accumulate == Accumulate::exact     ? kExactFactor
-                        : plan.accumulate != Accumulate::ordered ? 1.0
-                                                                 : schedule_factor(plan);
-  const double flops = 10.0 * plan.tile_q * plan.tile_kv * plan.head_dim;
-  const double tensor_bound = flops * target.sm_count / (kTensorEfficiency * target.tensor_tflops * 1e12);
-  return {std::max(clocks.step * factor / kSustainedClock, tensor_bound), clocks.item / kSustainedClock, kHop / kSustainedClock,
-          kStore / kSustainedClock};
-}
-
-/// Units of one walk that are resident at once, when all of them are busy.
-int resident_units(const Geometry& g, int workers) { return std::clamp(workers / std::min(g.head_group, g.walks), 1, g.units); }
-
-/// Steps that an item lasts for one query head, waiting included where it waits at every head.
-double lasting_steps(const Geometry& g, const Plan& plan, int unit) {
-  if (plan.accumulate != Accumulate::ordered) return schedule::steps(g, unit);
-  const int resident = resident_units(g, plan.workers);
-  if (plan.schedule == Schedule::ascending && g.causal) {
-    // Each unit waits on its diagonal until the first unit of its wave has come there.
-    return schedule::steps(g, unit - unit % resident);
-  }
-  if (plan.schedule == Schedule::shift && resident > g.wave) {
-    // Waves of one walk run side by side, and a wave adds only when the wave before it has: they end one after another.
-    const int waves_before = unit % resident / g.wave;
-    return static_cast<double>(schedule::steps(g, unit)) * (waves_before + 1);
-  }
-  return schedule::steps(g, unit);
-}
-
-/// Time until the last worker is done, items dispatched in order to the worker that is free first, nobody waiting.
-double list_schedule(const Geometry& g, const Plan& plan, const std::vector<double>& unit_seconds, double total_seconds) {
-  const int items = schedule::items(g);
-  // Whole groups only, so that what is left out is work of the same mixture.
-  const std::int64_t group_items = std::int64_t{g.head_group} * schedule::walk_items(g);
-  const std::int64_t skipped = std::max(0, items - kMostListedItems) / group_items * group_items;
-  if (items - skipped > std::int64_t{8} * kMostListedItems) return total_seconds / plan.workers;
-  std::priority_queue<double, std::vector<double>, std::greater<>> free;
-  for (int worker = 0; worker < plan.workers; ++worker) free.push(0);
-  double listed = 0, end = 0;
-  for (std::int64_t index = skipped; index < items; ++index) {
-    const schedule::Item item = schedule::item_at(g, static_cast<int>(index));
-    double seconds = unit_seconds[static_cast<std::size_t>(item.unit)];
-    if (schedule::has_second_half(g, item))
-      seconds += unit_seconds[static_cast<std::size_t>(schedule::second_half(g, item).unit)];
-    const double done = free.top() + seconds;
-    free.pop();
-    free.push(done);
-    listed += seconds;
-    end = std::max(end, done);
-  }
-  return end + (total_seconds - listed) / plan.workers;
-}
-
-/// Once a launch: the last unit starts to add after a hop for each unit before it.
-double skew_seconds(const Geometry& g, const Plan& plan, const Rates& rates) {
-  if (plan.accumulate != Accumulate::ordered) return 0;
-  const double hops = resident_units(g, plan.workers) - 1;
-  switch (plan.schedule) {
-    case Schedule::ascending:
-      return hops * rates.hop;
-    case Schedule::descending: {
-      const bool repeats = g.causal && schedule::items(g) / 4 >= plan.workers;
-      return hops * rates.hop * (repeats ? kDescendingCausalSkews : 1);
-    }
-    case Schedule::shift: {
-      // A unit follows its neighbour `stride` steps later: only what a hop is longer than that is lost, at every step.
-      const double slack = g.stride * rates.step;
-      const double lost = std::max(0.0, rates.hop - slack) / g.stride;
-      const double steps = static_cast<double>(g.q_tiles) * plan.group * schedule::items(g) / plan.workers;
-      return g.wave > 1 ? lost * steps : 0;
-    }
-    case Schedule::alternate:
-    case Schedule::symmetric_shift:
-    case Schedule::arrival:
-      return 0;
-  }
-  return 0;
-}
-
-struct Main {
-  double seconds, stall, imbalance;
-};
-
-Main closed_form(const Geometry& g, const Plan& plan, const Rates& rates) {
-  // Very long sequences: every so many units stand for all, and there is enough work for an even load.
-  const int every = 1 + g.units / kMostListedItems;
-  std::vector<double> lasting;
-  double lasting_total = 0, work_total = 0;
-  for (int unit = 0; unit < g.units; unit += every) {
-    const int stand_for = std::min(every, g.units - unit);
-    lasting.push_back(lasting_steps(g, plan, unit) * plan.group * rates.step + rates.item);
-    lasting_total += lasting.back() * stand_for;
-    work_total += (schedule::steps(g, unit) * static_cast<double>(plan.group) * rates.step + rates.item) * stand_for;
-  }
-  const double even = work_total * g.walks / plan.workers;
-  const double waiting = (lasting_total - work_total) * g.walks / plan.workers;
-  const double all = lasting_total * g.walks;
-  const double listed = every == 1 ? list_schedule(g, plan, lasting, all) : std::max(all / plan.workers, lasting.front());
-  const double skew = skew_seconds(g, plan, rates);
-  return {listed + skew, waiting + skew, std::max(0.0, listed - even - waiting)};
-}
-
-/// The same from the event simulation; the fixed cost of an item is added for as many items as one worker gets.
-Main simulated(const AttentionBackward& problem, const Geometry& g, const Plan& plan, const Rates& rates) {
-  Simulation simulation;
-  simulation.geometry = g;
-  simulation.query_heads = plan.group;
-  simulation.workers = plan.workers;
-  const double compute = std::max(0.0, rates.step - rates.store);
-  simulation.costs = {{compute, compute, compute}, std::min(rates.step, rates.store), rates.hop - rates.store};
-  simulation.record = false;
-  simulation.prove = false;
-  Result<ArrivalTable> table{ArrivalTable{}};
-  if (reads_table(plan)) {
-    table = table_of(problem, plan);
-    if (!table) return closed_form(g, plan, rates);
-    simulation.table = &*table;
-    simulation.mask = mask_of(problem, plan);
-  }
-  const auto report = simulate(simulation);
-  if (!report) return closed_form(g, plan, rates);
-  const double rounds = schedule::ceil_div(g.units * g.walks, plan.workers);
-  const double stall = report->stall_total / plan.workers;
-  double busy = 0;
-  for (const WorkerTime& worker : report->workers) busy += worker.busy;
-  const double seconds = report->makespan + rounds * rates.item;
-  return {seconds, stall, std::max(0.0, report->makespan - busy / plan.workers - stall)};
-}
-
-/// The share of tiles that a mask by expression leaves alive: what the closed forms, which know no such mask, overestimate by.
-double live_share(const AttentionBackward& problem, const Geometry& g, const Plan& plan) {
-  const auto mask = mask_of(problem, plan);
-  if (!mask) return 1;
-  return static_cast<double>(live_tiles(TileMap(g, mask))) / (static_cast<double>(g.units) * g.q_tiles);
-}
-
-double auxiliary_seconds(const AttentionBackward& problem, const Plan& plan, const Target& target) {
+double auxiliary_seconds(const AttentionBackward& problem, const Plan& plan, const Target& target, const Constants& constants) {
   const auto elements = [&](std::int64_t seqlen, std::int64_t heads) {
     return static_cast<double>(problem.batch) * static_cast<double>(seqlen) * static_cast<double>(heads) *
            static_cast<double>(problem.head_dim);
   };
-  double bytes = kAuxiliaryBytes * elements(problem.seqlen_q, problem.heads);
-  int launches = 3;
-  if (plan.accumulate == Accumulate::exact) {
-    bytes += kScaleBytes * elements(problem.seqlen_k, problem.kv_heads);
-    ++launches;
+  double bytes = auxiliary_bytes(plan.accumulate) * elements(problem.seqlen_q, problem.heads);
+  if (plan.accumulate == Accumulate::exact) bytes += kScaleBytes * elements(problem.seqlen_k, problem.kv_heads);
+  return bytes / (constants.memory_efficiency * target.memory_gbps * 1e9) + launches(plan.accumulate) * constants.launch_seconds;
+}
+
+/// Against ascending on a full mask.
+double order_factor(const Plan& plan, const KernelConstants& kernel) {
+  const bool full = plan.mask == Mask::full;
+  const double down = full ? 1 : kernel.descending_causal;
+  switch (plan.schedule) {
+    case Schedule::ascending:
+      return full ? 1 : kernel.ascending_causal;
+    case Schedule::descending:
+      return down;
+    case Schedule::shift:
+      return kernel.shift;
+    case Schedule::alternate:
+      return kernel.alternate;
+    case Schedule::symmetric_shift:
+      return kernel.symmetric_shift;
+    case Schedule::arrival:
+      break;
   }
-  return bytes / (kMemoryEfficiency * target.memory_gbps * 1e9) + launches * kLaunchSeconds;
+  // Visits as those of another schedule, adds without its waits.
+  switch (plan.arrival.value_or(Arrival{}).visits) {
+    case ArrivalVisits::rotate:
+      return kernel.shift;
+    case ArrivalVisits::down:
+      return down;
+    case ArrivalVisits::up:
+    case ArrivalVisits::up_and_down:
+    case ArrivalVisits::greedy:
+      return kernel.alternate;
+  }
+  return 1;
+}
+
+/// How much faster the SMs run than when all of them compute: a GPU limited by power raises its clock while some wait.
+double clock_gain(const Timeline& timeline, const Constants& constants) {
+  if (timeline.makespan <= 0) return 1;
+  const double busy = std::clamp(timeline.work / timeline.makespan, 0.05, 1.0);
+  return std::clamp(std::pow(busy, -constants.clock_exponent), 1.0, std::max(1.0, constants.max_clock_hz / constants.clock_hz));
+}
+
+/// dQ tiles that wait for the adding warp while consumers go on. Warpgroups that stage in turn have a step of their own to spare.
+int staging_buffers(const Plan& plan) {
+  const bool take_turns = attention_backward::stage_slices(device_config(plan)) == 1;
+  return plan.dq_buffers + (take_turns ? 1 : 0);
+}
+
+/// A step that is all visible, in clocks.
+double step_of(const Plan& plan, const StepClocks& step, const Constants& constants) {
+  const KernelConstants& kernel = constants.kernel(plan);
+  const double clocks = step.bound() / kernel.efficiency * order_factor(plan, kernel) +
+                        predict_registers(plan).spill_bytes * constants.spilled_byte;
+  return plan.accumulate == Accumulate::exact ? clocks * constants.exact : clocks;
+}
+
+double item_of(const Plan& plan, const KernelConstants& kernel) {
+  const bool in_sets = plan.accumulate == Accumulate::ordered && schedule::waits_on_later_items(kind_of(plan.schedule));
+  return kernel.item + (in_sets ? kernel.set_item : 0);
+}
+
+/// Tiles of a query head beyond which a table of visits is not walked.
+constexpr std::int64_t kMostTableTiles = 1 << 17;
+
+/// Where the mask of `problem` crosses the tiles of `launch`, and the share of tiles that it leaves alive.
+double read_mask(const std::function<TileKind(int, int)>& mask, Launch& launch) {
+  const schedule::Geometry& g = launch.geometry;
+  std::int64_t live = 0;
+  launch.edges.reserve(static_cast<std::size_t>(g.units) * static_cast<std::size_t>(g.q_tiles));
+  for (int unit = 0; unit < g.units; ++unit)
+    for (int q = 0; q < g.q_tiles; ++q) {
+      const TileKind kind = mask(unit, q);
+      live += kind != TileKind::none ? 1 : 0;
+      launch.edges.push_back(kind == TileKind::full ? 0 : 1);
+    }
+  return static_cast<double>(live) / (static_cast<double>(g.units) * g.q_tiles);
+}
+
+/// The main kernel. Tables of visits that are too large to walk are taken as if every live tile's turn had always come: nearly so
+/// in the orders of arrival, which is where tables are large.
+Timeline time_main(const AttentionBackward& problem, const Plan& plan, const StepTimes& times, const ArrivalTable* known) {
+  Launch launch{.geometry = make_geometry(problem, plan),
+                .query_heads = plan.group,
+                .workers = plan.workers,
+                .ordered = plan.accumulate == Accumulate::ordered,
+                .buffers = staging_buffers(plan)};
+  if (!reads_table(plan)) return time_launch(launch, times, kMostTasks);
+  double share = 1;
+  if (std::int64_t{launch.geometry.units} * launch.geometry.q_tiles <= kMostTableTiles) {
+    if (const auto mask = mask_of(problem, plan)) share = read_mask(mask, launch);
+    Result<ArrivalTable> made{ArrivalTable{}};
+    if (known == nullptr) made = table_of(problem, plan);
+    if (made) {
+      launch.table = (known != nullptr ? *known : *made).words.data();
+      return time_launch(launch, times, kMostTasks);
+    }
+  }
+  launch.edges.clear();
+  launch.ordered = false;
+  launch.geometry.kind = schedule::Kind::ascending;
+  Timeline out = time_launch(launch, times, kMostTasks);
+  return {out.makespan * share, out.work * share, 0, false};
 }
 
 }  // namespace
 
+Prediction predict(const AttentionBackward& problem, const Plan& plan, const Target& target, const Constants& constants,
+                   const ArrivalTable* table) {
+  const KernelConstants& kernel = constants.kernel(plan);
+  Prediction out;
+  out.step = step_clocks(plan, constants);
+  out.step_clocks = step_of(plan, out.step, constants);
+  const double second = 1 / constants.clock_hz;
+  const StepTimes times{out.step_clocks * second, out.step_clocks * (kernel.masked - 1) * second, item_of(plan, kernel) * second,
+                        constants.add * second, kernel.hop * second};
+  const Timeline timeline = time_main(problem, plan, times, table);
+  const double main = 1e3 / clock_gain(timeline, constants);  // milliseconds for a second of the timeline
+  out.auxiliary_ms = auxiliary_seconds(problem, plan, target, constants) * 1e3;
+  out.ms = timeline.makespan * main + out.auxiliary_ms;
+  out.stall_ms = timeline.waiting * main;
+  out.imbalance_ms = std::max(0.0, timeline.makespan - timeline.work - timeline.waiting) * main;
+  out.simulated = timeline.whole;
+  return out;
+}
+
 Prediction predict(const AttentionBackward& problem, const Plan& plan, const Target& target) {
-  const Geometry g = make_geometry(problem, plan);
-  const Rates rates = rates_of(plan, target);
-  const double tasks = static_cast<double>(g.units) * g.q_tiles * plan.group * g.walks;
-  const bool simulate_it = plan.accumulate == Accumulate::ordered && tasks <= kMostSimulatedTasks;
-  Main main = simulate_it ? simulated(problem, g, plan, rates) : closed_form(g, plan, rates);
-  if (!simulate_it) {
-    const double share = live_share(problem, g, plan);
-    main = {main.seconds * share, main.stall * share, main.imbalance * share};
-  }
-  const double auxiliary = auxiliary_seconds(problem, plan, target);
-  return {(main.seconds + auxiliary) * 1e3, main.stall * 1e3, main.imbalance * 1e3, auxiliary * 1e3, simulate_it};
+  return predict(problem, plan, target, shipped_constants(target));
 }
 
 SimulationCosts task_clocks(const Plan& plan, const Target& target) {
-  const Rates rates = rates_of(plan, target);
-  const auto clocks = [](double seconds) { return std::round(seconds * kSustainedClock); };
-  const double compute = clocks(rates.step);
-  return {.compute = {compute, compute, compute},
-          .reduce = clocks(rates.store),
-          .handover = clocks(rates.hop - rates.store),
-          .unit = clocks(rates.item),
-          .staging = plan.dq_buffers};
-}
-
-int predict_registers(const Plan& plan) {
-  constexpr int kConsumerThreads = 256;
-  const int gradients = 2 * plan.tile_kv * plan.head_dim / kConsumerThreads;  // dK and dV
-  const int scores = 2 * plan.tile_q * 128 / kConsumerThreads;  // S and dP of a block; later fragments of P and dS, and dQ
-  int registers = gradients + scores + kBaseRegisters;
-  if (plan.mask == Mask::causal) registers += kCausalRegisters;
-  if (!plan.static_shape) registers += kDynamicShapeRegisters;
-  if (plan.accumulate == Accumulate::exact) registers += kExactRegisters;
-  return registers;
+  const Constants& constants = shipped_constants(target);
+  const KernelConstants& kernel = constants.kernel(plan);
+  const double step = step_of(plan, step_clocks(plan, constants), constants), edge = std::round(step * kernel.masked);
+  return {.compute = {std::round(step), edge, edge},
+          .reduce = std::round(constants.add),
+          .handover = std::round(kernel.hop),
+          .unit = std::round(item_of(plan, kernel)),
+          .staging = staging_buffers(plan)};
 }
 
 }  // namespace ordo::cost

@@ -4,13 +4,13 @@
 
 #include <set>
 
-#include "codegen/generate/template_table.hpp"
+#include "codegen/embedded.hpp"
 
 namespace ordo {
 namespace {
 
 std::string_view find_template(std::string_view path) {
-  for (const TemplateFile& file : template_files())
+  for (const EmbeddedFile& file : template_files())
     if (file.path == path) return file.text;
   return {};
 }

@@ -26,11 +26,13 @@ std::string config_text(const Plan& plan, Flavour flavour) {
       "    .fp16 = {},\n    .head_dim = {},\n    .causal = {},\n    .mask_expression = {},\n    .mask_reads_head = {},\n    "
       ".group = {},\n    .schedule = schedule::Kind::{},\n"
       "    .accumulate = Accumulate::{},\n    .tile_q = {},\n    .tile_kv = {},\n    .stages = {},\n    .cluster = {},\n"
-      "    .dq_buffers = {},\n    .static_shape = {},\n    .seqlen_q = {},\n    .seqlen_k = {},\n"
+      "    .dq_buffers = {},\n    .state_in_consumer = {},\n    .consumer_registers = {},\n    .static_shape = {},\n    "
+      ".seqlen_q = {},\n    .seqlen_k = {},\n"
       "    .kv_heads = {},\n    .walks = {},\n{}}};\n",
       c.fp16, c.head_dim, c.causal, c.mask_expression, c.mask_reads_head, c.group, to_string(plan.schedule),
-      to_string(plan.accumulate), c.tile_q, c.tile_kv, c.stages, c.cluster, c.dq_buffers, c.static_shape, c.seqlen_q, c.seqlen_k,
-      c.kv_heads, c.walks, flavour == Flavour::stalls ? "    .measure_stalls = true,\n" : "");
+      to_string(plan.accumulate), c.tile_q, c.tile_kv, c.stages, c.cluster, c.dq_buffers, c.state_in_consumer,
+      c.consumer_registers, c.static_shape, c.seqlen_q, c.seqlen_k, c.kv_heads, c.walks,
+      flavour == Flavour::stalls ? "    .measure_stalls = true,\n" : "");
 }
 
 /// What a kernel of `plan` may rely on: all of a static shape.
@@ -73,8 +75,8 @@ std::string plan_file(const Plan& plan, Flavour flavour, bool with_wgmma) {
 
 KernelSource make_source(const Plan& plan, const Target& target, Flavour flavour, std::string_view name, int threads,
                          int shared_bytes) {
-  std::string text =
-      expand_template(fmt::format("attention_backward/{}.cuh", name), kPlanFile, plan_file(plan, flavour, name == "main"));
+  std::string text = expand_template(fmt::format("attention_backward/{}.cuh", name), kPlanFile,
+                                     plan_file(plan, flavour, name == "main" || name == "probe"));
   return {std::string(name), fmt::format("ordo_{}", name), std::move(text), target.arch, threads, shared_bytes};
 }
 
@@ -97,11 +99,19 @@ attention_backward::Config device_config(const Plan& plan) {
           .stages = plan.stages,
           .cluster = plan.cluster,
           .dq_buffers = plan.dq_buffers,
+          .state_in_consumer = plan.schedule_state == ScheduleState::consumer,
+          .consumer_registers = plan.consumer_registers,
           .static_shape = plan.static_shape.has_value(),
           .seqlen_q = static_cast<int>(shape.seqlen_q),
           .seqlen_k = static_cast<int>(shape.seqlen_k),
           .kv_heads = static_cast<int>(shape.kv_heads),
           .walks = static_cast<int>(shape.batch * shape.kv_heads)};
+}
+
+Result<KernelSource> generate_probe(const Plan& plan, const Target& target) {
+  if (auto valid = plan.validate(); !valid) return valid.error();
+  return make_source(plan, target, Flavour::normal, "probe", attention_backward::kConsumerThreads,
+                     attention_backward::layout_of(device_config(plan)).bytes);
 }
 
 Result<std::vector<KernelSource>> generate(const Plan& plan, const Target& target, Flavour flavour) {

@@ -27,10 +27,12 @@ constexpr double kMostArrivalTiles = 20000;
 struct Option {
   Candidate candidate;
   cost::Prediction prediction;
+  cost::Registers registers;
   std::size_t listed;
 };
 
-Plan base_plan(const AttentionBackward& problem, const Target& target, Accumulate accumulate, int cluster, bool static_shape) {
+Plan base_plan(const AttentionBackward& problem, const Target& target, const PlanRequest& request, Accumulate accumulate,
+               int cluster) {
   Plan plan;
   plan.dtype = problem.dtype;
   plan.head_dim = static_cast<int>(problem.head_dim);
@@ -38,13 +40,14 @@ Plan base_plan(const AttentionBackward& problem, const Target& target, Accumulat
   plan.group = static_cast<int>(problem.group());
   plan.accumulate = accumulate;
   plan.cluster = cluster;
+  plan.schedule_state = request.schedule_state;
   const bool wide = problem.head_dim == 128;
   plan.tile_q = 64;
   plan.tile_kv = wide ? 128 : 256;
   plan.stages = 2;
   plan.dq_buffers = cluster == 1 && accumulate == Accumulate::ordered ? 2 : 1;
   plan.workers = std::clamp(target.sm_count / cluster, 1, 1024);
-  if (static_shape) plan.static_shape = StaticShape{problem.batch, problem.seqlen_q, problem.seqlen_k, problem.kv_heads};
+  if (request.static_shape) plan.static_shape = StaticShape{problem.batch, problem.seqlen_q, problem.seqlen_k, problem.kv_heads};
   return plan;
 }
 
@@ -75,13 +78,20 @@ std::vector<ArrivalVisits> visits_for(const schedule::Geometry& g, bool by_expre
   return {ArrivalVisits::down, ArrivalVisits::greedy};
 }
 
+/// A plan, and where it reads one its table of visits, if that has been made.
+struct Made {
+  Plan plan;
+  std::optional<ArrivalTable> table = {};
+};
+
 /// The order of arrival whose simulation ends first. Errors: a table that would be too large.
-Result<Plan> with_arrival(const AttentionBackward& problem, Plan plan, const Target& target) {
+Result<Made> with_arrival(const AttentionBackward& problem, Plan plan, const Target& target) {
   const SimulationCosts costs = cost::task_clocks(plan, target);
   const auto clocks = [](double value) { return static_cast<int>(value); };
   const schedule::Geometry g = make_geometry(problem, plan);
   const TileMap tiles(g, mask_of(problem, plan));
   double shortest = 0;
+  Made out;
   for (const ArrivalVisits visits : visits_for(g, problem.mask.expression() != nullptr)) {
     auto table = make_arrival(g, plan.group, plan.workers, costs, visits, tiles);
     if (!table) return table.error();
@@ -98,8 +108,10 @@ Result<Plan> with_arrival(const AttentionBackward& problem, Plan plan, const Tar
                            .unit = clocks(costs.unit),
                            .staging = costs.staging,
                            .hash = table->hash()};
+    out.table = *std::move(table);
   }
-  return plan;
+  out.plan = plan;
+  return out;
 }
 
 /// Of a walk, all its query heads.
@@ -109,14 +121,15 @@ double tiles_of(const AttentionBackward& problem, const Plan& plan) {
 }
 
 /// `plan` with the fields that follow from its schedule.
-Result<Plan> with_schedule(const AttentionBackward& problem, Plan plan, Schedule schedule, const Target& target) {
+Result<Made> with_schedule(const AttentionBackward& problem, Plan plan, Schedule schedule, const Target& target) {
   plan.schedule = schedule;
   plan.head_group = head_group_for(problem, plan);
   if (schedule == Schedule::shift || schedule == Schedule::symmetric_shift) {
     plan.shift_stride = kLongestStride;
     plan.shift_stride = make_geometry(problem, plan).stride;
   }
-  return schedule == Schedule::arrival ? with_arrival(problem, plan, target) : plan;
+  if (schedule == Schedule::arrival) return with_arrival(problem, plan, target);
+  return Made{plan};
 }
 
 /// Schedules for the mask, the one to take among equals first.
@@ -163,7 +176,16 @@ std::string_view strength(const Plan& plan) {
 
 std::string form(const Plan& plan) {
   const std::string_view cluster = plan.head_dim != 128 ? "" : plan.cluster == 2 ? " in clusters of 2" : " with single CTAs";
-  return fmt::format("{}{}", to_string(plan.schedule), cluster);
+  const std::string_view state = plan.schedule_state == ScheduleState::consumer ? " in the consumer" : "";
+  return fmt::format("{}{}{}", to_string(plan.schedule), state, cluster);
+}
+
+/// What the schedule costs in registers; empty where it costs none.
+std::string register_words(const Option& option) {
+  const cost::Registers& r = option.registers;
+  if (r.schedule == 0 && r.spill_bytes == 0) return "";
+  const std::string state = r.schedule > 0 ? fmt::format("{:+} live registers", r.schedule) : std::string("a budget too small");
+  return fmt::format("; {} -> {}", state, r.spill_bytes == 0 ? "no spill" : fmt::format("{} bytes of spills", r.spill_bytes));
 }
 
 std::string note(const Option& option, const Option& best) {
@@ -171,16 +193,29 @@ std::string note(const Option& option, const Option& best) {
   std::string text(strength(option.candidate.plan));
   if (p.stall_ms >= 0.005 * p.ms) text += fmt::format("; {:.3f} ms of waiting to add", p.stall_ms);
   if (p.imbalance_ms >= 0.02 * p.ms) text += fmt::format("; {:.3f} ms of workers without work", p.imbalance_ms);
+  text += register_words(option);
   if (&option != &best) text += fmt::format("; {:+.1f} %", (p.ms / best.prediction.ms - 1) * 100);
   return text;
 }
 
-std::string reason(const std::vector<Option>& options, const PlanRequest& request) {
+/// What the planner would have taken, had it been asked for nothing.
+std::string against_free_choice(const Option& best, const Option& free) {
+  if (free.candidate.plan == best.candidate.plan) return "; nothing is predicted faster";
+  const double ratio = best.prediction.ms / free.prediction.ms;
+  if (ratio <= kTie) return fmt::format("; {} is predicted as fast", form(free.candidate.plan));
+  return fmt::format("; {} predicted {:.1f} % faster", form(free.candidate.plan), (ratio - 1) * 100);
+}
+
+/// `free` is the best where nothing is asked for; null where that is what `options` are.
+std::string reason(const std::vector<Option>& options, const PlanRequest& request, const cost::Constants& constants,
+                   const Option* free) {
   const Option& best = options.front();
-  std::string text =
-      fmt::format("{}: {}; predicted {:.3f} ms", form(best.candidate.plan), strength(best.candidate.plan), best.prediction.ms);
-  if (request.schedule) return text + "; the schedule was asked for";
-  if (best.candidate.plan.accumulate == Accumulate::exact) return text;
+  std::string text = fmt::format("{}: {}{}; predicted {:.3f} ms", form(best.candidate.plan), strength(best.candidate.plan),
+                                 register_words(best), best.prediction.ms);
+  if (!constants.measured || request.constants) text += fmt::format(" (constants {})", constants.origin);
+  if (request.schedule) text += "; the schedule was asked for";
+  if (free != nullptr) text += against_free_choice(best, *free);
+  if (request.schedule || best.candidate.plan.accumulate == Accumulate::exact) return text;
   // On a full mask descending is ascending's mirror image: no news.
   const auto next = std::find_if(options.begin() + 1, options.end(), [](const Option& option) {
     return option.candidate.plan.mask == Mask::causal || option.candidate.plan.schedule != Schedule::descending;
@@ -213,15 +248,20 @@ bool group_fits(const AttentionBackward& problem, const Plan& plan) {
   return std::int64_t{g.head_group} * g.units <= plan.workers;
 }
 
-}  // namespace
+const cost::Constants& constants_of(const Target& target, const PlanRequest& request) {
+  return request.constants ? *request.constants : cost::shipped_constants(target);
+}
 
-Result<PlanChoice> make_plan(const AttentionBackward& problem, const Target& target, const PlanRequest& request) {
+Result<void> check_target(const Target& target) {
+  if (target.sm_count >= 1 && target.tensor_tflops > 0 && target.memory_gbps > 0) return {};
+  return Error{ErrorCode::invalid_argument, fmt::format("target {} has {} SMs, {} TFLOP/s and {} GB/s; all must be above 0",
+                                                        target.name, target.sm_count, target.tensor_tflops, target.memory_gbps)};
+}
+
+/// Everything that can run the problem, best first.
+Result<std::vector<Option>> weigh(const AttentionBackward& problem, const Target& target, const PlanRequest& request) {
   if (auto valid = problem.validate(); !valid) return valid.error();
-  if (target.sm_count < 1 || target.tensor_tflops <= 0 || target.memory_gbps <= 0) {
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("target {} has {} SMs, {} TFLOP/s and {} GB/s; all must be above 0", target.name, target.sm_count,
-                             target.tensor_tflops, target.memory_gbps)};
-  }
+  if (auto valid = check_target(target); !valid) return valid.error();
   const Accumulate accumulate = request.accumulate.value_or(Accumulate::ordered);
   std::vector<Schedule> schedules = schedules_for(problem.mask);
   if (request.schedule) {
@@ -229,11 +269,12 @@ Result<PlanChoice> make_plan(const AttentionBackward& problem, const Target& tar
   } else if (accumulate != Accumulate::ordered) {
     schedules = {Schedule::ascending};
   }
+  const cost::Constants& constants = constants_of(target, request);
   std::vector<Option> options;
   std::optional<Error> refusal;
   const std::vector<int> clusters = clusters_for(problem, target, accumulate);
   for (const int cluster : clusters) {
-    const Plan base = base_plan(problem, target, accumulate, cluster, request.static_shape);
+    const Plan base = base_plan(problem, target, request, accumulate, cluster);
     for (const Schedule schedule : schedules) {
       if (auto valid = check_mask(schedule, problem.mask); !valid) return valid.error();
       if (auto valid = check_sizes(problem, base); !valid) {
@@ -249,23 +290,47 @@ Result<PlanChoice> make_plan(const AttentionBackward& problem, const Target& tar
         refusal = made.error();
         continue;
       }
-      const Plan& plan = *made;
+      const Plan& plan = made->plan;
       if (!group_fits(problem, plan)) {
         refusal = check_fit(problem, plan).error();
         continue;
       }
-      const cost::Prediction prediction = cost::predict(problem, plan, target);
-      options.push_back({{plan, prediction.ms, cost::predict_registers(plan), {}}, prediction, options.size()});
+      const cost::Prediction prediction = cost::predict(problem, plan, target, constants, made->table ? &*made->table : nullptr);
+      const cost::Registers registers = cost::predict_registers(plan);
+      options.push_back(
+          {{plan, prediction.ms, registers.total, registers.spill_bytes, {}}, prediction, registers, options.size()});
     }
   }
   if (options.empty()) return *refusal;
   sort_options(options);
-  PlanChoice choice;
-  choice.reason = reason(options, request);
-  for (Option& option : options) {
-    option.candidate.note = note(option, options.front());
-    choice.candidates.push_back(option.candidate);
+  return options;
+}
+
+std::vector<Candidate> described(const std::vector<Option>& options) {
+  std::vector<Candidate> candidates;
+  candidates.reserve(options.size());
+  for (const Option& option : options) {
+    candidates.push_back(option.candidate);
+    candidates.back().note = note(option, options.front());
   }
+  return candidates;
+}
+
+}  // namespace
+
+Result<PlanChoice> make_plan(const AttentionBackward& problem, const Target& target, const PlanRequest& request) {
+  auto options = weigh(problem, target, request);
+  if (!options) return options.error();
+  std::vector<Option> free;
+  if (request.schedule || request.schedule_state != ScheduleState::producer) {
+    PlanRequest nothing = request;
+    nothing.schedule.reset();
+    nothing.schedule_state = ScheduleState::producer;
+    if (auto others = weigh(problem, target, nothing)) free = *std::move(others);
+  }
+  PlanChoice choice;
+  choice.reason = reason(*options, request, constants_of(target, request), free.empty() ? nullptr : &free.front());
+  choice.candidates = described(*options);
   choice.plan = choice.candidates.front().plan;
   choice.predicted_ms = choice.candidates.front().predicted_ms;
   choice.predicted_registers = choice.candidates.front().predicted_registers;

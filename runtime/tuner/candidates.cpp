@@ -6,6 +6,9 @@
 #include <array>
 
 #include "codegen/cost/model.hpp"
+#include "codegen/expression/lower.hpp"
+#include "codegen/expression/mask.hpp"
+#include "codegen/generate/mask_text.hpp"
 #include "codegen/schedule/proof.hpp"
 
 namespace ordo::tuner {
@@ -54,11 +57,24 @@ void add_schedules(Collector& out, const AttentionBackward& problem, const Targe
   }
 }
 
+/// Whether the mask's expression takes fewer instructions once the shape is known.
+bool baking_shortens(const AttentionBackward& problem) {
+  const expression::Mask* const mask = problem.mask.expression();
+  if (mask == nullptr) return false;
+  const auto any = expression::live_registers(mask->expression, any_shape());
+  const auto known = expression::live_registers(mask->expression, expression::mask_domain(problem));
+  return any && known && known->instructions < any->instructions;
+}
+
+/// Baked shapes, where the model knows what they can gain: spills that go, or a mask that gets shorter. Elsewhere the lengths are
+/// read once an item, and a twin would only take the place of another candidate.
 void add_shapes(Collector& out, const AttentionBackward& p) {
+  const bool shorter = baking_shortens(p);
   const std::vector<Plan> plans = out.plans();
-  for (Plan plan : plans) {
-    plan.static_shape = StaticShape{p.batch, p.seqlen_q, p.seqlen_k, p.kv_heads};
-    out.add(plan);
+  for (const Plan& plan : plans) {
+    Plan baked = plan;
+    baked.static_shape = StaticShape{p.batch, p.seqlen_q, p.seqlen_k, p.kv_heads};
+    if (shorter || cost::predict_registers(baked).spill_bytes < cost::predict_registers(plan).spill_bytes) out.add(baked);
   }
 }
 
@@ -101,7 +117,10 @@ Result<std::vector<Candidate>> candidates(const AttentionBackward& problem, cons
   std::vector<Candidate> out;
   for (const Plan& plan : all.plans()) {
     if (fixed_order && order_fingerprint(problem, plan) != pruning.fingerprint) continue;
-    out.push_back({plan, cost::predict(problem, plan, target).ms, cost::predict_registers(plan), {}});
+    const cost::Registers registers = cost::predict_registers(plan);
+    const double ms =
+        request.constants ? cost::predict(problem, plan, target, *request.constants).ms : cost::predict(problem, plan, target).ms;
+    out.push_back({plan, ms, registers.total, registers.spill_bytes, {}});
   }
   if (out.empty())
     return Error{ErrorCode::invalid_plan,

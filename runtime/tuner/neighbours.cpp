@@ -16,20 +16,43 @@ bool same_form(Plan a, Plan b) {
   a.head_group = b.head_group;
   a.shift_stride = b.shift_stride;
   a.static_shape = b.static_shape;
+  if (a.arrival && b.arrival) a.arrival->hash = b.arrival->hash;  // of a table that follows from the lengths
   return a == b;
 }
 
-/// log(measured / predicted) of the fastest plan of that form.
-std::optional<double> correction(const Neighbour& neighbour, const Plan& plan, const Target& target) {
-  std::optional<double> ms;
-  Plan fastest;
+/// The model's constants are by kernel, and so are most of its errors.
+bool same_kernel(const Plan& a, const Plan& b) { return a.cluster == b.cluster && a.accumulate == b.accumulate; }
+
+/// log(measured / predicted) of a measured plan; nullopt where it does not fit its problem.
+std::optional<double> log_ratio(const Neighbour& neighbour, const Measured& measured, const Target& target) {
+  if (!check_fit(neighbour.problem, measured.plan)) return std::nullopt;
+  return std::log(measured.ms() / cost::predict(neighbour.problem, measured.plan, target).ms);
+}
+
+/// The mean over the plans that `like` holds for; nullopt where there is none.
+template <class Like>
+std::optional<double> mean_ratio(const Neighbour& neighbour, const Target& target, const Like& like) {
+  double sum = 0;
+  int count = 0;
   for (const Measured& measured : neighbour.measured) {
-    if (!same_form(measured.plan, plan) || (ms && *ms <= measured.ms())) continue;
-    ms = measured.ms();
-    fastest = measured.plan;
+    if (!like(measured.plan)) continue;
+    if (const auto ratio = log_ratio(neighbour, measured, target)) {
+      sum += *ratio;
+      ++count;
+    }
   }
-  if (!ms || !check_fit(neighbour.problem, fastest)) return std::nullopt;
-  return std::log(*ms / cost::predict(neighbour.problem, fastest, target).ms);
+  return count == 0 ? std::nullopt : std::optional(sum / count);
+}
+
+/// log(measured / predicted): of the fastest plan of that form; else what is typical there, of the same kernel, else of all.
+std::optional<double> correction(const Neighbour& neighbour, const Plan& plan, const Target& target) {
+  const Measured* fastest = nullptr;
+  for (const Measured& measured : neighbour.measured)
+    if (same_form(measured.plan, plan) && (fastest == nullptr || measured.ms() < fastest->ms())) fastest = &measured;
+  if (fastest != nullptr) return log_ratio(neighbour, *fastest, target);
+  if (const auto kernel = mean_ratio(neighbour, target, [&](const Plan& other) { return same_kernel(other, plan); }))
+    return kernel;
+  return mean_ratio(neighbour, target, [](const Plan&) { return true; });
 }
 
 }  // namespace

@@ -23,9 +23,11 @@ struct Neighbour {
 /// no kernel of the one says anything about the other: another head_dim, mask, dtype or group.
 ORDO_API std::optional<double> distance(const AttentionBackward& a, const AttentionBackward& b);
 
-/// The predicted time of `plan`, times what the model was off by on the nearest problems where a plan of the same form (equal but
-/// for workers, head_group, shift_stride and the baked sizes) was measured: the geometric mean of measured over predicted,
-/// weighted by 1 / distance^2 over at most four neighbours within kFarthest. nullopt where there is none.
+/// The predicted time of `plan`, times what the model was off by on the nearest problems that were measured: the geometric mean
+/// of measured over predicted, weighted by 1 / distance^2 over at most four neighbours within kFarthest. Of each neighbour counts
+/// the fastest plan of the same form (equal but for workers, head_group, shift_stride, the baked sizes and the hash of arrival);
+/// where none was measured, the mean of its plans of the same kernel, else of all: so that a plan that nobody measured is neither
+/// preferred nor left out for that. nullopt where there is no neighbour.
 ORDO_API std::optional<double> interpolate(const AttentionBackward& problem, const Plan& plan, const Target& target,
                                            const std::vector<Neighbour>& neighbours);
 

@@ -9,6 +9,7 @@
 #include "cache/store.hpp"
 #include "codegen/hash/sha256.hpp"
 #include "codegen/schedule/proof.hpp"
+#include "runtime/calibration.hpp"
 #include "runtime/device.hpp"
 #include "runtime/tuner/candidates.hpp"
 #include "runtime/tuner/session.hpp"
@@ -20,10 +21,11 @@ namespace {
 constexpr std::size_t kMostAnswers = 10000;  // that are kept: some 20 MB
 
 std::string answer_key(const AttentionBackward& problem, const TuneOptions& o) {
-  return fmt::format("{}|{}|{}|{:d}|{:d}|{}|{}|{}", to_text(problem),
+  return fmt::format("{}|{}|{}|{}|{:d}|{:d}|{}|{}|{}", to_text(problem),
                      o.request.schedule ? to_string(*o.request.schedule) : std::string_view(),
-                     o.request.accumulate ? to_string(*o.request.accumulate) : std::string_view(), o.request.static_shape,
-                     o.same_bits, o.most_candidates, o.margin, to_text(o.policy));
+                     o.request.accumulate ? to_string(*o.request.accumulate) : std::string_view(),
+                     to_string(o.request.schedule_state), o.request.static_shape, o.same_bits, o.most_candidates, o.margin,
+                     to_text(o.policy));
 }
 
 Result<void> check_options(const TuneOptions& options) {
@@ -36,7 +38,7 @@ Result<void> check_options(const TuneOptions& options) {
 }
 
 bool satisfies(const Plan& plan, const PlanRequest& request) {
-  return plan.accumulate == request.accumulate.value_or(Accumulate::ordered) &&
+  return plan.accumulate == request.accumulate.value_or(Accumulate::ordered) && plan.schedule_state == request.schedule_state &&
          (!request.schedule || plan.schedule == *request.schedule) && (!request.static_shape || plan.static_shape.has_value());
 }
 
@@ -92,9 +94,10 @@ TunedPlan measured_answer(const std::vector<tuner::Measured>& measured, const st
 TunedPlan estimated_answer(const AttentionBackward& problem, const Target& target, const std::vector<Candidate>& candidates,
                            const std::vector<tuner::Neighbour>& neighbours, double margin) {
   TunedPlan out;
-  const auto preferred = tuner::interpolate(problem, candidates.front().plan, target, neighbours);
+  bool corrected = false;
   for (const Candidate& candidate : candidates) {
-    const auto ms = preferred ? tuner::interpolate(problem, candidate.plan, target, neighbours) : std::nullopt;
+    const auto ms = tuner::interpolate(problem, candidate.plan, target, neighbours);
+    corrected = corrected || ms.has_value();
     RankedPlan entry;
     entry.plan = candidate.plan;
     entry.source = ms ? PlanSource::interpolated : PlanSource::predicted;
@@ -102,16 +105,16 @@ TunedPlan estimated_answer(const AttentionBackward& problem, const Target& targe
     entry.predicted_ms = candidate.predicted_ms;
     out.ranking.push_back(entry);
   }
-  out.source = preferred ? PlanSource::interpolated : PlanSource::predicted;
+  out.source = corrected ? PlanSource::interpolated : PlanSource::predicted;
   const RankedPlan* chosen = &out.ranking.front();
-  if (preferred) {
+  if (corrected) {
     for (const RankedPlan& entry : out.ranking)
-      if (entry.source == PlanSource::interpolated && entry.ms < chosen->ms) chosen = &entry;
+      if (entry.ms < chosen->ms) chosen = &entry;
     if (out.ranking.front().ms <= chosen->ms * (1 + margin)) chosen = &out.ranking.front();
   }
   out.plan = chosen->plan;
   out.ms = chosen->ms;
-  out.reason = preferred ? "predictions, corrected by the measured times of neighbouring problems"
+  out.reason = corrected ? "predictions, corrected by the measured times of neighbouring problems"
                          : "the cost model's choice; nothing near this problem has been measured";
   std::stable_sort(out.ranking.begin(), out.ranking.end(), [](const RankedPlan& a, const RankedPlan& b) {
     return std::pair(a.source == PlanSource::predicted, a.ms) < std::pair(b.source == PlanSource::predicted, b.ms);
@@ -127,7 +130,11 @@ std::string cache_path_of(const EngineOptions& options) {
 }  // namespace
 
 Tuner::Impl::Impl(Engine made_for, tuner::Device its_device)
-    : engine(std::move(made_for)), device(std::move(its_device)), log(cache_path_of(engine.options()), engine.options().warn) {}
+    : engine(std::move(made_for)), device(std::move(its_device)), log(cache_path_of(engine.options()), engine.options().warn) {
+  EngineOptions quietly = engine.options();
+  quietly.warn = {};  // the engine has said it
+  constants = calibration_of(quietly, engine.target());
+}
 
 void Tuner::Impl::forget() {
   const std::scoped_lock lock(mutex);
@@ -154,12 +161,14 @@ std::string Tuner::Impl::kernels_of(Plan plan) {
 Result<std::vector<Candidate>> Tuner::Impl::candidates(const AttentionBackward& problem, const TuneOptions& options) const {
   tuner::Pruning pruning;
   pruning.most = options.most_candidates;
+  PlanRequest request = options.request;
+  if (!request.constants) request.constants = constants;
   if (options.same_bits) {
-    auto choice = make_plan(problem, engine.target(), options.request);
+    auto choice = make_plan(problem, engine.target(), request);
     if (!choice) return choice.error();
     pruning.fingerprint = order_fingerprint(problem, choice->plan);
   }
-  return tuner::candidates(problem, engine.target(), options.request, pruning);
+  return tuner::candidates(problem, engine.target(), request, pruning);
 }
 
 tuner::Usable Tuner::Impl::usable(const AttentionBackward& problem, const TuneOptions& options, const std::string& fingerprint) {

@@ -42,11 +42,12 @@ struct Tuner::Impl {
   Engine engine;
   tuner::Device device;
   tuner::Log log;
-  std::mutex tuning;                           ///< held by tune()
-  std::unique_ptr<tuner::Measurer> measurer;   ///< made by the first tune()
-  std::mutex mutex;                            ///< of what follows
-  std::map<std::string, TunedPlan> answers;    ///< by problem and options
-  std::map<std::string, std::string> digests;  ///< of generated sources, by the plan's text
+  std::shared_ptr<const cost::Constants> constants;  ///< of a calibration; null: those shipped
+  std::mutex tuning;                                 ///< held by tune()
+  std::unique_ptr<tuner::Measurer> measurer;         ///< made by the first tune()
+  std::mutex mutex;                                  ///< of what follows
+  std::map<std::string, TunedPlan> answers;          ///< by problem and options
+  std::map<std::string, std::string> digests;        ///< of generated sources, by the plan's text
 
   /// Digest of everything that is generated for a plan; empty for a plan that nothing is generated for.
   std::string kernels_of(Plan plan);

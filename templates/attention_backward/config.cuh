@@ -50,8 +50,10 @@ struct Config {
   Accumulate accumulate;
   int tile_q, tile_kv;
   int stages;
-  int cluster;     ///< CTAs of a cluster on neighbouring KV tiles
-  int dq_buffers;  ///< dQ staging buffers
+  int cluster;             ///< CTAs of a cluster on neighbouring KV tiles
+  int dq_buffers;          ///< dQ staging buffers
+  bool state_in_consumer;  ///< consumers work out their Q tiles and turns themselves; else the loader tells them
+  int consumer_registers;  ///< setmaxnreg; 0: see consumer_registers_of
   bool static_shape;
   int seqlen_q, seqlen_k, kv_heads, walks;  ///< static_shape only
   bool measure_stalls = false;              ///< clock reads around the waits for turns, for debugging

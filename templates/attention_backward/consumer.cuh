@@ -7,6 +7,7 @@
 
 #include "attention_backward/dq_piece.cuh"
 #include "attention_backward/producer.cuh"
+#include "attention_backward/schedule_state.cuh"
 #include "sm90/mbarrier.cuh"
 #include "sm90/numbers.cuh"
 #include "sm90/wgmma.cuh"
@@ -98,6 +99,7 @@ struct Consumer {
         run_item(item, state & 1u);
       }
     } while (finish_item());
+    if constexpr (config.state_in_consumer) announce({0, -1, 0, 0});
     // The adding warp has offered its buffers for steps that never came: take them, so that no barrier is left half full.
 #pragma unroll
     for (u32 i = 0; i < static_cast<u32>(config.dq_buffers); ++i)
@@ -193,12 +195,19 @@ struct Consumer {
     // A Q tile needs masking if its first row does not see the warpgroup's last key. One answer for all four warps: they issue
     // each wgmma together, so they must run the same body.
     const int unmasked_from = first_visible_row(g, first_key + 128 * (kBlocks - 1) + 63);
+    [[maybe_unused]] ScheduleState state(params, g, item);
     const Operand k = operand(shared.at(layout.k) + warpgroup * 8192), v = operand(shared.at(layout.v) + warpgroup * 8192);
 #pragma unroll 1
     for (int place = 0; (place & Step::last) == 0; ++number) {
       barrier_wait(shared.barrier(barriers.q_full + stage()), stage_parity());
       barrier_wait(shared.barrier(barriers.do_full + stage()), stage_parity());
-      place = load_shared_int(shared.at(layout.steps) + (number % kStepSlots) * 16u);
+      if constexpr (config.state_in_consumer) {
+        const Step next = state.take(params, g);
+        announce(next);
+        place = next.place;
+      } else {
+        place = load_shared_int(shared.at(layout.steps) + (number % kStepSlots) * 16u);
+      }
       const bool first = (place & Step::first) != 0;
       const int first_row = (place >> 2) * config.tile_q;
       // Two bodies, so that the masking of the few tiles that need it costs the others not even a branch between their
@@ -220,6 +229,11 @@ struct Consumer {
   __device__ __forceinline__ bool any_block_masked() const { return (seen_by_blocks() & (kBlocks == 2 ? 5 : 1)) != 0; }
   __device__ __forceinline__ bool block_hidden(int block) const {
     return (seen_by_blocks() >> (schedule::kHiddenShift + 2 * block) & 1) != 0;
+  }
+
+  /// schedule_state consumer: tells the adding and the exchanging warps.
+  __device__ __forceinline__ void announce(Step step) {
+    if (warpgroup == 0 && warp == 0 && lane == 0) announce_step(shared, number, step);
   }
 
   /// One Q tile, all of it visible. The scores of a block begin while dV and dK of the block before are computed.
@@ -590,7 +604,7 @@ struct Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
       if (sick[r] != 0.f) {  // true for NaN
-        const int tile = load_shared_int(shared.at(layout.steps) + (step % kStepSlots) * 16u + 4u);
+        const int tile = wait_step(shared, step).tile;
         params.scratch.poison[static_cast<size_t>(tile) * config.tile_q + slice_row() + 8 * r] = 1u;
       }
   }

@@ -8,11 +8,8 @@
 
 namespace ordo::attention_backward {
 
-inline constexpr int kConsumerThreads = 256;
-// setmaxnreg: two consumer warpgroups and one producer share exactly the 3 x 168 that 384 threads launch with. At head_dim 128
-// the consumers fit in 224, which leaves the loader room for the walk state of every schedule; at 64 they need 232.
-inline constexpr int kConsumerRegisters = config.head_dim == 64 ? 232 : 224;
-inline constexpr int kProducerRegisters = 3 * 168 - 2 * kConsumerRegisters;
+inline constexpr int kConsumerRegisters = consumer_registers_of(config);
+inline constexpr int kProducerRegisters = producer_registers_of(config);
 
 inline constexpr int kChunks = config.head_dim / 64;  // a row is stored as 64-element (128-byte) chunks, one swizzle atom wide
 inline constexpr int kQBytes = config.tile_q * config.head_dim * 2;

@@ -23,6 +23,8 @@ inline constexpr Config config{
     .stages = 2,
     .cluster = 2,
     .dq_buffers = 1,
+    .state_in_consumer = false,
+    .consumer_registers = 0,
     .static_shape = false,
     .seqlen_q = 0,
     .seqlen_k = 0,

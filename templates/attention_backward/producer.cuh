@@ -15,6 +15,13 @@ struct Shared {
   __device__ __forceinline__ u32 barrier(int number) const { return at(layout.barriers) + 8u * static_cast<u32>(number); }
 };
 
+/// Announces step `number` to every warp that waits for it. One thread.
+ORDO_DEVICE void announce_step(Shared shared, u32 number, Step step) {
+  store_shared4(shared.at(layout.steps) + (number % kStepSlots) * 16u, static_cast<u32>(step.place), static_cast<u32>(step.tile),
+                static_cast<u32>(step.turn), static_cast<u32>(step.more));
+  barrier_arrive(shared.barrier(barriers.step_full) + 8u * (number % kStepSlots));
+}
+
 ORDO_DEVICE Step read_step(Shared shared, u32 number) {
   const int4 x = load_shared_int4(shared.at(layout.steps) + (number % kStepSlots) * 16u);
   return {x.x, x.y, x.z, x.w};
@@ -163,6 +170,12 @@ struct VisitsOf<true> {
 };
 using Visits = VisitsOf<kReadsTable>;
 
+/// symmetric_shift: the short unit of a pair follows its long one without a ticket of its own.
+ORDO_DEVICE bool another_half_follows(const schedule::Geometry& g, const Item& item) {
+  return config.schedule == schedule::Kind::symmetric_shift && item.kind == Item::walk_up &&
+         schedule::has_second_half(g, {item.first, item.unit, false});
+}
+
 /// Loads Q, K, V, dO and the row statistics of every step, and announces each step. One lane.
 struct Loader {
   const MainParams& params;
@@ -199,10 +212,8 @@ struct Loader {
     announce({0, -1, 0, 0});
   }
 
-  /// symmetric_shift: the short unit of a pair follows its long one without a ticket of its own.
   __device__ __forceinline__ bool has_second_half(const Item& item) const {
-    return config.schedule == schedule::Kind::symmetric_shift && item.kind == Item::walk_up &&
-           schedule::has_second_half(geometry(params.shape), {item.first, item.unit, false});
+    return another_half_follows(geometry(params.shape), item);
   }
   __device__ __forceinline__ Item second_half(const Item& item) const {
     const schedule::Geometry g = geometry(params.shape);
@@ -210,9 +221,7 @@ struct Loader {
   }
 
   __device__ __forceinline__ void announce(Step step) {
-    store_shared4(shared.at(layout.steps) + (number % kStepSlots) * 16u, static_cast<u32>(step.place),
-                  static_cast<u32>(step.tile), static_cast<u32>(step.turn), static_cast<u32>(step.more));
-    barrier_arrive(shared.barrier(barriers.step_full) + 8u * (number % kStepSlots));
+    if constexpr (!config.state_in_consumer) announce_step(shared, number, step);
     ++number;
   }
 

@@ -16,7 +16,15 @@ constexpr int slices_of(const Config& c) { return c.tile_q * c.head_dim / 4096; 
 
 /// Threads of a block: of ordo_main (one producer warpgroup, two consumers), of ordo_preprocess and ordo_scales.
 inline constexpr int kMainThreads = 384;
+inline constexpr int kConsumerThreads = 256;
 inline constexpr int kElementwiseThreads = 256;
+
+/// setmaxnreg: two consumer warpgroups and one producer share exactly the 3 x 168 that 384 threads launch with. At head_dim 128
+/// the consumers fit in 224, which leaves the loader room for the walk state of every schedule; at 64 they need 232.
+constexpr int consumer_registers_of(const Config& c) {
+  return c.consumer_registers != 0 ? c.consumer_registers : c.head_dim == 64 ? 232 : 224;
+}
+constexpr int producer_registers_of(const Config& c) { return 3 * 168 - 2 * consumer_registers_of(c); }
 
 /// Threads of a block of ordo_convert: a warpgroup a slice.
 constexpr int convert_threads(const Config& c) { return 128 * slices_of(c); }

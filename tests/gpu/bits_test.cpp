@@ -285,6 +285,35 @@ TEST_CASE("same bits in other processes") {
   for (const char* suffix : {"", "-wal", "-shm"}) std::filesystem::remove(cache.string() + suffix);
 }
 
+// The state of the schedule in the consumers changes who works out a turn, and nothing else. Its kernels may spill.
+TEST_CASE("the same bits with the schedule's state in the consumers") {
+  Gpu* device = gpu();
+  if (device == nullptr) return;
+  EngineOptions options;
+  options.memory_cache_only = true;
+  options.allow_spills = true;
+  options.target = device->target();
+  Engine spilling = must(Engine::create(std::move(options)));
+  std::vector<Case> cases = one_of_each(device->target());
+  int failures = 0;
+  const Kernels kernels = prepare_cases(*device, cases, "state in the producer", failures);
+  failures += for_each_case(*device, cases, kernels, [&](const Case& c, const AttentionBackwardKernel& kernel) -> std::string {
+    Plan other = c.plan;
+    other.schedule_state = ScheduleState::consumer;
+    const auto prepared = spilling.prepare(other);
+    if (!prepared) return prepared.error().message;
+    const auto expected = hash_of(*device, c, kernel, 1);
+    if (!expected) return expected.error().message;
+    for (std::uint64_t noise = 0; noise < 10; ++noise) {
+      const auto hash = hash_of(*device, c, *prepared, noise);
+      if (!hash) return hash.error().message;
+      if (*hash != *expected) return fmt::format("other bits in run {}", noise);
+    }
+    return "";
+  });
+  CHECK(failures == 0);
+}
+
 namespace {
 
 struct Graph {

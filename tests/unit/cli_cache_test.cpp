@@ -218,7 +218,7 @@ TEST_CASE("cli explain-miss: the nearest entry and what differs") {
   outcome = with({"--toolchain", "NVRTC 13.0.48"});
   CHECK(outcome.code == 1);
   CHECK(outcome.out.find("toolchain     NVRTC 13.0.48 / NVRTC ") != std::string::npos);
-  outcome = with({"--schedule", "descending", "--json"});
+  outcome = with({"--schedule", "ascending", "--json"});
   CHECK(outcome.code == 1);
   const Json main = Json::parse(outcome.out)["kernels"][0];
   CHECK_FALSE(main["hit"].get<bool>());

@@ -317,6 +317,48 @@ TEST_CASE("cli: simulate gives the closed forms") {
   CHECK(contains(slurp(svg), ">wait</text>") == ">wait</text>");
 }
 
+TEST_CASE("cli: calibrate fits to a CSV, and planning uses it and says so") {
+  const Folder folder;
+  const std::string shape = "attention-backward --target h200 --json --heads 16 --seqlen 2048";
+  const Json before = json_of(ordo_command(folder, "plan " + shape));
+  std::string csv = "impl,batch,seqlen,heads,kv_heads,ms_median,plan\n";
+  for (const Json& candidate : before["candidates"])
+    csv += "ordo,1,2048,16,16," + std::to_string(2 * candidate["predicted_ms"].get<double>()) + ",\"" +
+           candidate["plan"].get<std::string>() + "\"\n";
+  write_file(folder.file("slow.csv"), csv);
+  const Outcome none = ordo_command(folder, "calibrate --target h200 --from " + folder.file("no.csv"));
+  CHECK(none.code == 3);
+  CHECK(contains(none.err, "no.csv cannot be read") == "no.csv cannot be read");
+  const Json fitted = json_of(ordo_command(folder, "calibrate --target h200 --json --from " + folder.file("slow.csv")));
+  CHECK(fitted["rows"] == before["candidates"].size());
+  CHECK(fitted["constants"]["target"] == "h200");
+  CHECK(fitted["file"] == folder.file("config") + "/ordo/cost-h200.json");
+  const Json after = json_of(ordo_command(folder, "plan " + shape));
+  CHECK(after["predicted_ms"].get<double>() > 1.5 * before["predicted_ms"].get<double>());
+  CHECK(contains(after["reason"].get<std::string>(), "slow.csv") == "slow.csv");
+  CHECK(json_of(ordo_command(folder, "plan attention-backward --json --target h20"))["reason"].get<std::string>().find(
+            "scaled") != std::string::npos);
+  write_file(folder.file("config") + "/ordo/cost-h200.json", "{");
+  const Outcome broken = ordo_command(folder, "plan " + shape);
+  CHECK(json_of(broken)["predicted_ms"] == before["predicted_ms"]);
+  CHECK(contains(broken.err, "run ordo calibrate again") == "run ordo calibrate again");
+}
+
+TEST_CASE("cli: audit") {
+  const Folder folder;
+  CHECK(ordo_command(folder, "audit --target h200 --filter nonsense").code == 2);
+  const Outcome audit = ordo_command(
+      folder,
+      "audit --json --target h200 --filter head_dim=64 --filter mask=full --filter ascending --filter consumer_registers=216");
+  if (audit.code == 3) return;  // no NVRTC
+  const Json json = json_of(audit);
+  REQUIRE(json["rows"].size() == 1);
+  for (const char* key : {"key", "plan", "predicted_registers", "actual_registers", "predicted_spill", "actual_spill_bytes"})
+    CHECK(json["rows"][0].contains(key));
+  CHECK(json["rows"][0]["predicted_spill"] == true);
+  CHECK(json["rows"][0]["actual_spill_bytes"] > 0);
+}
+
 TEST_CASE("cli: bad usage is one clear error, before anything is compiled") {
   const Folder folder;
   write_file(folder.file("empty.plan"), "");

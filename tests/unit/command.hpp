@@ -61,6 +61,7 @@ inline Outcome ordo_command(const CommandFolder& folder, const std::vector<std::
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<std::string> variables = extra_environment;
   variables.push_back("ORDO_CACHE=" + folder.file("cache.db"));
+  variables.push_back("XDG_CONFIG_HOME=" + folder.file("config"));
   for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);  // of equal names the first counts
   const auto pointers = [](std::vector<std::string>& from) {
     std::vector<char*> out;

@@ -1,11 +1,15 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <fstream>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "cache/store.hpp"
+#include "codegen/cost/constants.hpp"
 #include "codegen/hash/sha256.hpp"
 #include "ordo/ordo.hpp"
 #include "runtime/compiler.hpp"
@@ -336,6 +340,69 @@ TEST_CASE("engine: an invalid plan is refused before anything is compiled") {
   const Result<AttentionBackwardKernel> kernel = refusing.prepare(plan);
   REQUIRE_FALSE(kernel);
   CHECK(kernel.error().code == ErrorCode::invalid_plan);
+}
+
+TEST_CASE("engine: a plan that was asked for before is remembered, from any thread") {
+  const Engine asked = engine({.cache_path = "", .memory_cache_only = true, .warn = {}, .target = {}});
+  const AttentionBackward problem{
+      .batch = 1, .seqlen_q = 16384, .seqlen_k = 16384, .heads = 16, .kv_heads = 16, .head_dim = 128, .mask = Mask::causal};
+  const Result<PlanChoice> first = asked.plan(problem);
+  REQUIRE(first);
+  const Result<PlanChoice> other = asked.plan(problem, {.schedule = Schedule::ascending, .accumulate = {}});
+  REQUIRE(other);
+  CHECK(other->plan.schedule == Schedule::ascending);
+  std::vector<std::thread> threads;
+  std::atomic<int> same = 0;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&] {
+      for (int repeat = 0; repeat < 100; ++repeat) {
+        const Result<PlanChoice> again = asked.plan(problem);
+        if (again && again->plan == first->plan && again->reason == first->reason) ++same;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(same == 400);
+  double best = 1e9;
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    const auto start = std::chrono::steady_clock::now();
+    (void)asked.plan(problem);
+    best = std::min(best, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+  }
+#if defined(__OPTIMIZE__) && !defined(ORDO_SANITIZER)
+  CHECK(best < 20);
+#endif
+}
+
+TEST_CASE("engine: a calibration is used and named, and one that is broken or of another GPU is said once") {
+  const Folder folder;
+  const std::string path = (folder.path() / "cost.json").string();
+  const AttentionBackward problem{.batch = 1, .seqlen_q = 4096, .seqlen_k = 4096, .heads = 16, .kv_heads = 16};
+  std::vector<std::string> warnings;
+  const auto planned = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    EngineOptions options;
+    options.memory_cache_only = true;
+    options.calibration_path = path;
+    options.target = *parse_target("h200");
+    options.warn = [&](const std::string& warning) { warnings.push_back(warning); };
+    const Result<PlanChoice> choice = engine(std::move(options)).plan(problem);
+    REQUIRE(choice);
+    return *choice;
+  };
+  cost::Constants constants = cost::shipped_constants(*parse_target("h200"));
+  const PlanChoice shipped = planned("");
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].find(path) != std::string::npos);
+  constants.clock_hz /= 2;
+  constants.max_clock_hz /= 2;
+  const PlanChoice slower = planned(cost::to_json(constants));
+  CHECK(warnings.size() == 1);
+  CHECK(slower.predicted_ms > 1.5 * shipped.predicted_ms);
+  CHECK(slower.reason.find(path) != std::string::npos);
+  constants.target = "h20";
+  CHECK(planned(cost::to_json(constants)).predicted_ms == shipped.predicted_ms);
+  REQUIRE(warnings.size() == 2);
+  CHECK(warnings[1].find("it is for h20, not for h200") != std::string::npos);
 }
 
 TEST_CASE("engine: strides of a contiguous tensor") {

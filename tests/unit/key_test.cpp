@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "cache/store.hpp"
+#include "codegen/embedded.hpp"
 #include "codegen/generate/template_hash.hpp"
-#include "codegen/generate/template_table.hpp"
 #include "runtime/compiler.hpp"
 #include "runtime/kernel_builder.hpp"
 #include "tests/unit/scratch.hpp"
@@ -139,7 +139,7 @@ TEST_CASE(
   // The source holds what it is compiled from whole: no header can change behind its back.
   CHECK(source.text.find("#include") == std::string::npos);
   std::size_t parts = 0;
-  for (const TemplateFile& file : template_files()) {
+  for (const EmbeddedFile& file : template_files()) {
     const std::size_t at = source.text.find("// ---- " + std::string(file.path) + " ----\n");
     if (at == std::string::npos) continue;
     ++parts;

@@ -60,7 +60,8 @@ TEST_CASE("plan: text round-trips, field by field") {
   const Plan plan = sample();
   CHECK(to_text(plan) ==
         "attention-backward dtype=fp16 head_dim=128 mask=full group=4 schedule=shift accumulate=ordered tile_q=64 tile_kv=128 "
-        "stages=2 cluster=2 dq_buffers=1 workers=66 shift_stride=4 head_group=2 arrival=none "
+        "stages=2 cluster=2 dq_buffers=1 workers=66 shift_stride=4 head_group=2 arrival=none schedule_state=producer "
+        "consumer_registers=0 "
         "static_shape=none");
   CHECK(*parse_plan(to_text(plan)) == plan);
   const auto round_trips = [](const std::function<void(Plan&)>& change) {
@@ -88,6 +89,8 @@ TEST_CASE("plan: text round-trips, field by field") {
   round_trips([](Plan& p) { p.workers = 1024; });
   round_trips([](Plan& p) { p.shift_stride = 64; });
   round_trips([](Plan& p) { p.head_group = 9; });
+  round_trips([](Plan& p) { p.schedule_state = ScheduleState::consumer; });
+  round_trips([](Plan& p) { p.consumer_registers = 240; });
   round_trips([](Plan& p) { p.static_shape = StaticShape{2, 4096, 5, 8}; });
 }
 
@@ -138,6 +141,17 @@ TEST_CASE("plan: rules") {
   arrival([](Arrival& a) { a.visits = static_cast<ArrivalVisits>(9); }, "arrival visits");
   check_invalid([](Plan& p) { p.static_shape = StaticShape{2, 0, 4096, 8}; }, "seqlen_q");
   check_invalid([](Plan& p) { p.schedule = static_cast<Schedule>(17); }, "schedule");
+  check_invalid([](Plan& p) { p.schedule_state = static_cast<ScheduleState>(2); }, "schedule_state");
+  check_invalid(
+      [](Plan& p) {
+        p.schedule = Schedule::descending;
+        p.mask = *parse_mask("expr:k <= q && q - k < 1024");
+        p.schedule_state = ScheduleState::consumer;
+      },
+      "schedule_state consumer is not for masks by expression");
+  check_invalid([](Plan& p) { p.consumer_registers = 160; }, "consumer_registers is 160");
+  check_invalid([](Plan& p) { p.consumer_registers = 248; }, "consumer_registers is 248");
+  check_invalid([](Plan& p) { p.consumer_registers = 220; }, "multiple of 8");
 }
 
 TEST_CASE("plan: texts that are refused") {

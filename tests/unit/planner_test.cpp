@@ -2,15 +2,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <random>
 #include <string>
 #include <tuple>
 
-#include "codegen/cost/constants.hpp"
-#include "codegen/cost/model.hpp"
 #include "codegen/schedule/proof.hpp"
-#include "codegen/schedule/simulator.hpp"
 #include "ordo/plan.hpp"
 
 using namespace ordo;
@@ -82,7 +79,7 @@ TEST_CASE("planner: every candidate on random problems is valid, fits, is proved
           CHECK(candidate.predicted_ms > 0);
           CHECK(candidate.predicted_ms >= choice.predicted_ms * 0.99);  // best first, but for ties
           CHECK(candidate.predicted_registers > 100);
-          CHECK(candidate.predicted_registers <= 240);
+          CHECK(candidate.predicted_registers <= 255);
           CHECK_FALSE(candidate.note.empty());
         }
       }
@@ -100,9 +97,9 @@ TEST_CASE("planner: the same question has the same answer") {
 
 TEST_CASE("planner: choices that the measurements ask for") {
   const Target h200 = target("h200");
-  // Full: ascending when many heads share the skew, shift when few do.
+  // Full: ascending when its one skew a launch costs nothing, shift when heads are few or short.
   PlanChoice choice = choose(make_problem(16, 1024, 1024, 16, 16, 128, Mask::full), h200);
-  CHECK(choice.plan.schedule == Schedule::ascending);
+  CHECK(choice.plan.schedule == Schedule::shift);
   CHECK(choice.plan.cluster == 2);
   CHECK(choice.plan.workers == 66);
   CHECK(choice.plan.head_group == 16);
@@ -195,15 +192,15 @@ TEST_CASE("planner: a request is honoured or refused with its reason") {
   CHECK(make_plan(full, no_target).error().code == ErrorCode::invalid_argument);
 }
 
-// Measured on one H200, sustained: whole backward with ordered accumulation and an untuned preprocess.
+// Measured on one H200, sustained, ordered: tests/bench/results/h200-plans.csv.
 TEST_CASE("planner: predictions are near the measurements they were made from") {
   const Target h200 = target("h200");
   const struct {
     std::int64_t batch, seqlen, heads;
     Mask mask;
     double tflops;
-  } cells[] = {{1, 16384, 16, Mask::full, 609},   {4, 4096, 16, Mask::full, 559},   {16, 1024, 16, Mask::full, 430},
-               {1, 16384, 16, Mask::causal, 600}, {4, 4096, 16, Mask::causal, 485}, {16, 1024, 16, Mask::causal, 314}};
+  } cells[] = {{1, 16384, 16, Mask::full, 611},   {4, 4096, 16, Mask::full, 579},   {16, 1024, 16, Mask::full, 474},
+               {1, 16384, 16, Mask::causal, 594}, {4, 4096, 16, Mask::causal, 517}, {16, 1024, 16, Mask::causal, 343}};
   for (const auto& cell : cells) {
     const AttentionBackward problem = make_problem(cell.batch, cell.seqlen, cell.seqlen, cell.heads, cell.heads, 128, cell.mask);
     CAPTURE(to_text(problem));
@@ -212,43 +209,32 @@ TEST_CASE("planner: predictions are near the measurements they were made from") 
   }
 }
 
-TEST_CASE("planner: closed forms and the event simulation agree") {
+TEST_CASE("planner: the reason names registers, spills and what would be faster") {
   const Target h200 = target("h200");
-  for (const auto& [batch, seqlen, heads] : {std::tuple{1, 8192, 4}, std::tuple{2, 4096, 6}, std::tuple{8, 1024, 16}}) {
-    for (const Mask mask : {Mask::full, Mask::causal}) {
-      const AttentionBackward problem = make_problem(batch, seqlen, seqlen, heads, heads, 128, mask);
-      for (const Candidate& candidate : choose(problem, h200).candidates) {
-        if (candidate.plan.cluster != 2 || candidate.plan.schedule == Schedule::arrival) continue;  // it has a table beside it
-        CAPTURE(to_text(candidate.plan));
-        const cost::Prediction predicted = cost::predict(problem, candidate.plan, h200);
-        CHECK_FALSE(predicted.simulated);
-        Simulation simulation;
-        simulation.geometry = make_geometry(problem, candidate.plan);
-        simulation.workers = candidate.plan.workers;
-        const double us = 1e6 / cost::kSustainedClock, compute = (cost::kCluster128.step - cost::kStore) * us;
-        simulation.costs = {{compute, compute, compute}, cost::kStore * us, (cost::kHop - cost::kStore) * us};
-        simulation.record = false;
-        const auto report = simulate(simulation);
-        REQUIRE(report);
-        const double rounds = schedule::ceil_div(schedule::items(simulation.geometry), candidate.plan.workers);
-        const double simulated = (report->makespan + rounds * cost::kCluster128.item * us) * 1e-3;
-        CHECK(predicted.ms - predicted.auxiliary_ms == doctest::Approx(simulated).epsilon(0.12));
-      }
-    }
-  }
+  const AttentionBackward problem = make_problem(4, 4096, 4096, 16, 16, 64, Mask::causal);
+  PlanRequest request = asking(Schedule::arrival);
+  request.schedule_state = ScheduleState::consumer;
+  const PlanChoice spills = choose(problem, h200, request);
+  CAPTURE(spills.reason);
+  CHECK(spills.reason.find("arrival in the consumer: ") == 0);
+  CHECK(spills.reason.find("+7 live registers -> ") != std::string::npos);
+  CHECK(spills.reason.find(" bytes of spills; predicted ") != std::string::npos);
+  CHECK(spills.reason.find("% faster") != std::string::npos);
+  CHECK(spills.candidates.front().predicted_spill_bytes > 0);
+  request = asking(Schedule::ascending);
+  const PlanChoice slow = choose(problem, h200, request);
+  CAPTURE(slow.reason);
+  CHECK(slow.reason.find("the schedule was asked for; ") != std::string::npos);
+  CHECK(slow.reason.find(std::string(to_string(choose(problem, h200).plan.schedule)) + " predicted ") != std::string::npos);
+  request.schedule = choose(problem, h200).plan.schedule;
+  CHECK(choose(problem, h200, request).reason.find("nothing is predicted faster") != std::string::npos);
 }
 
-TEST_CASE("planner: registers follow the kernel") {
-  Plan plan;
-  const int full = cost::predict_registers(plan);
-  CHECK(full >= 216);
-  CHECK(full <= 232);
-  plan.mask = Mask::causal;
-  CHECK(cost::predict_registers(plan) > full);
-  plan.static_shape = StaticShape{1, 1, 1, 1};
-  CHECK(cost::predict_registers(plan) <= full);
-  plan.head_dim = 64;
-  CHECK(cost::predict_registers(plan) < full - 32);
+/// Of this thread: a busy machine takes nothing from it.
+double processor_ms() {
+  timespec now{};
+  (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
 }
 
 TEST_CASE("planner: planning takes milliseconds for any shape") {
@@ -268,9 +254,9 @@ TEST_CASE("planner: planning takes milliseconds for any shape") {
     CAPTURE(to_text(problem));
     double best = 1e9;
     for (int repeat = 0; repeat < 5; ++repeat) {
-      const auto start = std::chrono::steady_clock::now();
+      const double start = processor_ms();
       (void)make_plan(problem, target("h200"));
-      best = std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+      best = std::min(best, processor_ms() - start);
     }
 #if defined(__OPTIMIZE__) && !defined(ORDO_SANITIZER)
     CHECK(best < 10);

@@ -6,13 +6,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <set>
 #include <thread>
 
+#include "codegen/cost/model.hpp"
 #include "codegen/schedule/proof.hpp"
 #include "runtime/tuner/candidates.hpp"
 #include "runtime/tuner/device_lock.hpp"
+#include "runtime/tuner/neighbours.hpp"
 
 namespace ordo {
 namespace {
@@ -106,6 +109,60 @@ TEST_CASE(
   tuner::Pruning nowhere;
   nowhere.fingerprint = "0123456789abcdef";
   CHECK(tuner::candidates(causal(2048), target, {}, nowhere).error().code == ErrorCode::invalid_plan);
+}
+
+TEST_CASE("candidates: a baked shape is one only where the mask gets shorter by it") {
+  const Target target = *parse_target("h200");
+  tuner::Pruning every;
+  every.most = 1000;
+  every.slowest = 10;
+  const auto baked = [&](const AttentionBackward& problem) {
+    const auto list = tuner::candidates(problem, target, {}, every);
+    REQUIRE(list.ok());
+    return std::count_if(list->begin(), list->end(), [](const Candidate& c) { return c.plan.static_shape.has_value(); });
+  };
+  CHECK(baked(causal(4096)) == 0);
+  AttentionBackward masked = causal(1024);
+  masked.mask = *parse_mask("expr:k <= q && q - k < 300");
+  CHECK(baked(masked) == 0);
+  masked.mask = *parse_mask("expr:q * seqlen_k >= k * seqlen_q && q / (seqlen_q / 4) == k / (seqlen_k / 4)");
+  CHECK(baked(masked) > 0);
+}
+
+TEST_CASE("interpolate: a form that nobody measured gets what is typical of its kernel, else of all") {
+  const Target target = *parse_target("h200");
+  const AttentionBackward problem = causal(6000);
+  tuner::Neighbour neighbour{causal(4096), {}};
+  const auto of = [&](Schedule schedule, int cluster, const AttentionBackward& p) {
+    PlanRequest request;
+    request.schedule = schedule;
+    const auto choice = make_plan(p, target, request);
+    const auto at = std::find_if(choice->candidates.begin(), choice->candidates.end(),
+                                 [&](const Candidate& c) { return c.plan.cluster == cluster; });
+    REQUIRE(at != choice->candidates.end());
+    return at->plan;
+  };
+  const auto off_by = [&](const Plan& plan) {
+    const auto ms = tuner::interpolate(problem, plan, target, {neighbour});
+    REQUIRE(ms);
+    return *ms / cost::predict(problem, plan, target).ms;
+  };
+  const auto measure_as = [&](Schedule schedule, int cluster, double factor) {
+    const Plan plan = of(schedule, cluster, neighbour.problem);
+    neighbour.measured.push_back(measured(plan, {factor * cost::predict(neighbour.problem, plan, target).ms}));
+  };
+  CHECK_FALSE(tuner::interpolate(problem, of(Schedule::alternate, 2, problem), target, {neighbour}));
+  measure_as(Schedule::alternate, 2, 1.2);
+  CHECK(off_by(of(Schedule::alternate, 2, problem)) == doctest::Approx(1.2));
+  CHECK(off_by(of(Schedule::descending, 2, problem)) == doctest::Approx(1.2));  // its kernel
+  CHECK(off_by(of(Schedule::descending, 1, problem)) == doctest::Approx(1.2));  // all there is
+  measure_as(Schedule::descending, 2, 1.3);
+  measure_as(Schedule::descending, 1, 0.8);
+  CHECK(off_by(of(Schedule::alternate, 2, problem)) == doctest::Approx(1.2));
+  CHECK(off_by(of(Schedule::ascending, 2, problem)) == doctest::Approx(std::sqrt(1.2 * 1.3)));
+  CHECK(off_by(of(Schedule::ascending, 1, problem)) == doctest::Approx(0.8));
+  measure_as(Schedule::arrival, 2, 1.1);  // of another length, so with other ranks
+  CHECK(off_by(of(Schedule::arrival, 2, problem)) == doctest::Approx(1.1));
 }
 
 TEST_CASE("tune: measures every candidate in interleaved rounds, keeps them, and measures nothing twice") {

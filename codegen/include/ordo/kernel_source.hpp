@@ -12,7 +12,7 @@ namespace ordo {
 
 /// One kernel of a plan: a self-contained, header-free CUDA C++20 translation unit with one entry.
 struct KernelSource {
-  std::string name;      ///< "main", "preprocess", "convert", ("scales" for exact); unique within a plan
+  std::string name;      ///< "main", "preprocess", "convert", ("scales" for exact), "probe"; unique within a plan
   std::string entry;     ///< extern "C" symbol
   std::string text;      ///< the source
   std::string arch;      ///< "sm_90a"
@@ -28,5 +28,10 @@ enum class Flavour {
 
 /// All kernels of a plan, the main one first. Pure and thread-safe; the same plan gives the same text.
 ORDO_API Result<std::vector<KernelSource>> generate(const Plan& plan, const Target& target, Flavour flavour = Flavour::normal);
+
+/// The consumer path of the main kernel alone, as a kernel of 256 threads without setmaxnreg, so that ptxas states what a
+/// consumer needs: for a kernel with setmaxnreg it states the launch's 168 whatever the consumer takes. To be compiled, never
+/// launched.
+ORDO_API Result<KernelSource> generate_probe(const Plan& plan, const Target& target);
 
 }  // namespace ordo

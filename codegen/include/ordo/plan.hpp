@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,10 @@
 #include "ordo/target.hpp"
 
 namespace ordo {
+
+namespace cost {
+struct Constants;
+}
 
 /// In which order a KV tile visits its Q tiles, and in which order KV tiles add into a dQ tile.
 /// The definitions are templates/schedule/schedule.cuh, which host and device both include.
@@ -54,14 +59,23 @@ enum class Accumulate {
   exact,    ///< int32 fixed point: any order gives the same bits. Needs an LSE that belongs to Q and K
 };
 
+/// Which warps work out the next Q tile and its turn. The bits are the same.
+enum class ScheduleState {
+  producer,  ///< the loading warp, which passes them on with the pipeline stage: no consumer register is spent on the schedule
+  consumer,  ///< each consumer warpgroup for itself, as DASH does; may spill, and is then refused. For the study of that
+             ///< trade-off
+};
+
 ORDO_API std::string_view to_string(Schedule schedule);
 ORDO_API std::string_view to_string(Accumulate accumulate);
 ORDO_API std::string_view to_string(ArrivalVisits visits);
+ORDO_API std::string_view to_string(ScheduleState state);
 ORDO_API Result<Schedule> parse_schedule(std::string_view text);
 /// The schedules that exist for a mask.
 ORDO_API std::vector<Schedule> schedules_of(const Mask& mask);
 ORDO_API Result<Accumulate> parse_accumulate(std::string_view text);
 ORDO_API Result<ArrivalVisits> parse_arrival_visits(std::string_view text);
+ORDO_API Result<ScheduleState> parse_schedule_state(std::string_view text);
 
 /// Sizes baked into a kernel by `static_shape`: fewer registers and divisions, one kernel a shape.
 struct StaticShape {
@@ -88,6 +102,8 @@ struct Plan {
   int shift_stride = 1;            ///< schedules shift and symmetric_shift: Q tiles between neighbours
   int head_group = 1;              ///< query-head walks dispatched together, KV tiles slowest
   std::optional<Arrival> arrival;  ///< schedule arrival only, and there always
+  ScheduleState schedule_state = ScheduleState::producer;
+  int consumer_registers = 0;  ///< setmaxnreg of a consumer thread, a multiple of 8; 0: what the kernel is tuned for
   std::optional<StaticShape> static_shape;
 
   /// The rules of the type itself (ranges and combinations a kernel exists for), without a problem.
@@ -111,6 +127,8 @@ struct PlanRequest {
   std::optional<Schedule> schedule;
   std::optional<Accumulate> accumulate;
   bool static_shape = false;
+  ScheduleState schedule_state = ScheduleState::producer;
+  std::shared_ptr<const cost::Constants> constants = nullptr;  ///< of a calibration; unset: those shipped for the target
   friend bool operator==(const PlanRequest&, const PlanRequest&) = default;
 };
 
@@ -118,8 +136,9 @@ struct PlanRequest {
 struct Candidate {
   Plan plan;
   double predicted_ms = 0;
-  int predicted_registers = 0;
-  std::string note;  ///< why it is where it is in the list
+  int predicted_registers = 0;    ///< a consumer thread
+  int predicted_spill_bytes = 0;  ///< of the main kernel, a thread; 0 for what may be launched
+  std::string note;               ///< why it is where it is in the list
 };
 
 struct PlanChoice {

@@ -128,6 +128,11 @@ struct EngineOptions {
   /// Prepared plans to keep. Beyond it those asked for longest ago are unloaded if no AttentionBackwardKernel of theirs is left:
   /// keep yours while launches of it, or graphs that hold it, are in flight.
   std::size_t max_plans = 256;
+  /// Take kernels whose registers spill, which are otherwise refused: to measure what a spill costs.
+  bool allow_spills = false;
+  /// Constants of the cost model, as `ordo calibrate` stored them for the target. Empty: $ORDO_COST, else
+  /// $XDG_CONFIG_HOME/ordo/cost-TARGET.json, else ~/.config/ordo/cost-TARGET.json; where there is none, those shipped.
+  std::string calibration_path = {};
   /// Called for things a person should know and no caller can act on (a cache that cannot be written, say); at most once a cause.
   /// Called from the thread that met it. The library prints nothing.
   std::function<void(const std::string&)> warn;
