@@ -18,6 +18,9 @@ namespace ordo {
 
 namespace peers {
 
+/// CTAs of a device that work for one of NCCL's transfers, at most.
+inline constexpr int kNcclCtas = 16;
+
 /// What a communicator stands on, apart so that tests can put something else there.
 struct Platform {
   const Driver* driver = nullptr;

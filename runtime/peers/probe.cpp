@@ -109,8 +109,7 @@ class Probe {
     if (auto all = group_.conclude(ready); !all) return all;
     std::vector<NcclId> ids(static_cast<std::size_t>(ranks_));
     if (auto gathered = group_.links.all_gather(&id, sizeof id, ids.data(), group_.deadline()); !gathered) return gathered;
-    constexpr int kMostCtas = 16;
-    auto comm = NcclComm::create(**opened, ids[0], rank_, ranks_, kMostCtas, group_.deadline());
+    auto comm = NcclComm::create(**opened, ids[0], rank_, ranks_, kNcclCtas, group_.deadline());
     const auto connected = comm ? Result<void>() : Result<void>(Error{ErrorCode::driver, comm.error().message});
     if (comm) group_.nccl = *std::move(comm);
     return group_.conclude(connected);
