@@ -69,8 +69,7 @@ OverlapBuffers overlap_buffers(const OverlapGemm& problem, const OverlapPlan& pl
     buffers.output_bytes = static_cast<std::size_t>(round_up(rows * buffers.output_pitch * element, 256));
   };
   if (problem.op == OverlapOp::gemm_all_reduce) output(problem.m, problem.n);
-  if (problem.op == OverlapOp::gemm_all_to_all)
-    output(problem.ranks * problem.m, slice_range(problem.n, problem.ranks, 0).size);
+  if (problem.op == OverlapOp::gemm_all_to_all) output(problem.ranks * problem.m, slice_range(problem.n, problem.ranks, 0).size);
   if (problem.ranks == 1) return buffers;
   switch (problem.op) {
     case OverlapOp::gemm:

@@ -93,5 +93,9 @@ namespace peers {
 /// verdict on all ranks.
 Result<void> probe(Communicator::Impl& group, PeerTransport transport);
 
+/// Collective: a communicator of NCCL's between the same ranks. Errors, the same on all ranks: unsupported (NCCL is missing),
+/// driver.
+Result<std::unique_ptr<NcclComm>> connect_nccl(Communicator::Impl& group, int most_ctas);
+
 }  // namespace peers
 }  // namespace ordo

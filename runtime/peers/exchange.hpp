@@ -47,7 +47,7 @@ struct ExchangeRequest {
   std::size_t send_bytes = 0;      ///< a local buffer that the kernel stores what leaves in; 0: the caller's own is sent
   bool kernel_sends = false;       ///< the kernel stores into the peers' receive buffers and counts up their ready words itself
   bool overlaps = true;  ///< else slices arrive before the kernel starts, and leave (unless they are partial sums) when it ended
-  std::string description;         ///< plan hash, shape: must be the same on every rank
+  std::string description;  ///< plan hash, shape: must be the same on every rank
 };
 
 /// What a kernel needs to know of one launch. Addresses of this rank's device.

@@ -85,8 +85,8 @@ class Places {
   [[nodiscard]] ChunkPlace scattered(const overlap::Transfer& t) const {
     const int element = out_bytes();
     const Rows rows = chunk(t, slice_rows(p_, t.to));
-    return {.from_offset = static_cast<std::size_t>(t.to) * buffers_.send_slot_bytes +
-                           lines(rows.begin, buffers_.send_pitch, element),
+    return {.from_offset =
+                static_cast<std::size_t>(t.to) * buffers_.send_slot_bytes + lines(rows.begin, buffers_.send_pitch, element),
             .to_offset = output() + lines(t.from * p_.m + rows.begin, buffers_.output_pitch, element),
             .bytes = bytes(rows.size, slice_range(p_.n, p_.ranks, t.to).size, buffers_.output_pitch, element),
             .signals = overlap_chunk_arrivals(p_, plan_, t.to, t.sub)};
@@ -104,8 +104,7 @@ class Places {
 Result<ExchangeRequest> exchange_request(const OverlapGemm& problem, const OverlapPlan& plan, bool overlaps) {
   auto exchange = overlap::exchange_of(problem.op);
   if (!exchange) return exchange.error();
-  auto schedule =
-      overlap::make_steps({*exchange, overlap::Route::direct, static_cast<int>(problem.ranks), plan.sub_slices, {}});
+  auto schedule = overlap::make_steps({*exchange, overlap::Route::direct, static_cast<int>(problem.ranks), plan.sub_slices, {}});
   if (!schedule) return schedule.error();
   const Places places(problem, plan);
   const OverlapBuffers& buffers = places.buffers();

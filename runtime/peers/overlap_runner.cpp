@@ -27,8 +27,7 @@ Result<std::unique_ptr<OverlapRunner>> OverlapRunner::create(Communicator::Impl&
   if (!request) return request.error();
   auto exchange = SliceExchange::create(group, *std::move(request));
   if (!exchange) return exchange.error();
-  return std::unique_ptr<OverlapRunner>(
-      new OverlapRunner(group, problem, plan, std::move(kernel), *std::move(exchange)));
+  return std::unique_ptr<OverlapRunner>(new OverlapRunner(group, problem, plan, std::move(kernel), *std::move(exchange)));
 }
 
 OverlapRunner::OverlapRunner(Communicator::Impl& group, const OverlapGemm& problem, const OverlapPlan& plan, Kernel kernel,
@@ -72,15 +71,16 @@ Result<void> OverlapRunner::check(OverlapGemmTensors& tensors) const {
   if (output_.data != nullptr) {
     if (tensors.d.data == nullptr) tensors.d = output_;
     if (tensors.d.data != output_.data || tensors.d.stride != output_.stride)
-      return bad(fmt::format("matrix d: other ranks write to the D of {} too; pass output(), or leave d out",
-                             to_string(problem_.op)));
+      return bad(
+          fmt::format("matrix d: other ranks write to the D of {} too; pass output(), or leave d out", to_string(problem_.op)));
   }
   // An empty slice has no pointer to be checked, and nothing of it is read.
   const std::int64_t stride = a_stride();
   if (stride != 0 && tensors.a.stride != stride)
-    return bad(fmt::format("matrix a: stride {}; rows that other ranks receive are copied as they lie and must be {} elements "
-                           "apart (a_stride())",
-                           tensors.a.stride, stride));
+    return bad(
+        fmt::format("matrix a: stride {}; rows that other ranks receive are copied as they lie and must be {} elements "
+                    "apart (a_stride())",
+                    tensors.a.stride, stride));
   return check_overlap_arguments(problem_, plan_, tensors, words_);
 }
 

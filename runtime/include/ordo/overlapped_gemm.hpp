@@ -44,8 +44,8 @@ class ORDO_API OverlappedGemm {
   [[nodiscard]] const OverlapChoice& choice() const;
   [[nodiscard]] const KernelReport& report() const;
 
-  /// gemm_all_reduce, gemm_all_to_all: where D is, in memory that the other ranks write to. The result of a launch may be read, in
-  /// stream order, until the next launch begins. Other ops: null, D is the caller's.
+  /// gemm_all_reduce, gemm_all_to_all: where D is, in memory that the other ranks write to. The result of a launch may be read,
+  /// in stream order, until the next launch begins. Other ops: null, D is the caller's.
   [[nodiscard]] MatrixView output() const;
   /// all_gather_gemm, all_to_all_gemm: the stride, in elements, that A must have, since its rows are copied as they lie. Other
   /// ops: 0, any.

@@ -74,7 +74,8 @@ class Gemm {
   }
 
   /// Row of A times column of B over `k` elements.
-  [[nodiscard]] static float dot(const MatrixView& a, const MatrixView& b, std::int64_t row, std::int64_t column, std::int64_t k) {
+  [[nodiscard]] static float dot(const MatrixView& a, const MatrixView& b, std::int64_t row, std::int64_t column,
+                                 std::int64_t k) {
     float sum = 0;
     for (std::int64_t i = 0; i < k; ++i) sum += load(a, false, row, i) * load(b, false, i, column);
     return sum;
@@ -133,8 +134,7 @@ class Gemm {
     if (rows.size == 0) return true;
     if (slice != x_.rank) {
       for (std::int64_t i = rows.begin; i < rows.begin + rows.size; ++i)
-        for (std::int64_t j = 0; j < p_.n; ++j)
-          store(sent(slice), partial_fp32(), i, j, dot(t_.a, t_.b, all.begin + i, j, p_.k));
+        for (std::int64_t j = 0; j < p_.n; ++j) store(sent(slice), partial_fp32(), i, j, dot(t_.a, t_.b, all.begin + i, j, p_.k));
       signal(slice, chunk);
       return true;
     }
@@ -159,7 +159,8 @@ class Gemm {
   /// As many signals as the kernel's warps give.
   void signal(int slice, int chunk) {
     const bool to_peer = direct() && slice != x_.rank;
-    std::uint32_t* at = to_peer ? x_.peer_ready[static_cast<std::size_t>(slice)] + word(x_.rank, chunk) : x_.done + word(slice, chunk);
+    std::uint32_t* at =
+        to_peer ? x_.peer_ready[static_cast<std::size_t>(slice)] + word(x_.rank, chunk) : x_.done + word(slice, chunk);
     const std::uint32_t parts = overlap_chunk_arrivals(p_, plan_, slice, chunk);
     for (std::uint32_t part = 0; part < parts; ++part) fake::add_release(address(at), 1);
   }

@@ -155,9 +155,8 @@ class Rank {
         group, of.problem, of.plan, of.overlaps,
         [rank = out.get()](const OverlapGemmTensors& tensors, const OverlapExchange& exchange, CUstream stream) -> Result<void> {
           if (rank->kernel_fails) return Error{ErrorCode::driver, "the kernel does not start"};
-          fake::launch(stream, [rank, tensors, exchange] {
-            test::fake_gemm(rank->case_.problem, rank->case_.plan, tensors, exchange);
-          });
+          fake::launch(stream,
+                       [rank, tensors, exchange] { test::fake_gemm(rank->case_.problem, rank->case_.plan, tensors, exchange); });
           return {};
         });
     if (!runner) return runner.error();
