@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ordo/measurement_policy.hpp"
+#include "runtime/measure/helper_kernels.hpp"
 #include "runtime/measure/measure.hpp"
 #include "runtime/measure/rank_stand.hpp"
 
@@ -157,6 +158,13 @@ TEST_CASE("measuring: rounds combine to the median of medians") {
   CHECK(all.watts == 650);
   CHECK_FALSE(all.clock_mhz.has_value());
   CHECK(measure::median({4, 1, 3, 2}) == 2.5);
+}
+
+TEST_CASE("measuring: the helpers' kernels compile") {
+  KernelBuilderOptions options;
+  options.memory_cache_only = true;
+  const auto helpers = measure::HelperKernels::create(options);
+  CHECK_MESSAGE(helpers.ok(), (helpers ? std::string() : helpers.error().message));
 }
 
 TEST_CASE("measurement policy: its text reads back, and nonsense is refused") {
