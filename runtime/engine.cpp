@@ -20,7 +20,6 @@
 #include "runtime/once_map.hpp"
 #include "runtime/overlap_kernel_impl.hpp"
 #include "runtime/plan_lock.hpp"
-#include "runtime/prepared_plans.hpp"
 
 namespace ordo {
 
@@ -62,6 +61,8 @@ Error sealed_error(const std::string& what, const std::string& plan) {
 
 }  // namespace
 
+using Prepared = OnceMap<AttentionBackwardKernel::Impl>::Made;
+
 struct Engine::Impl {
   Target target;
   EngineOptions options;
@@ -69,8 +70,8 @@ struct Engine::Impl {
   KernelBuilder builder;
   Manifest manifest;
   std::shared_ptr<ModuleRegistry> modules = std::make_shared<ModuleRegistry>();
-  PreparedPlans plans;
-  OnceMap<std::shared_ptr<OverlapGemmKernel::Impl>> overlap_plans;  ///< by the plan's text
+  OnceMap<AttentionBackwardKernel::Impl> plans;    ///< by the plan's text
+  OnceMap<OverlapGemmKernel::Impl> overlap_plans;  ///< likewise
   std::atomic<bool> sealed{false};
 
   Impl(Target chosen, EngineOptions made_with, std::optional<PlanLock> plan_lock)
@@ -84,7 +85,8 @@ struct Engine::Impl {
                  .cache_limit_bytes = options.cache_limit_bytes,
                  .compile_jobs = options.compile_jobs}),
         manifest(options.manifest_path, options.warn),
-        plans(options.max_plans) {}
+        plans(options.max_plans),
+        overlap_plans(options.max_plans) {}
 
   Prepared build(const Plan& plan, Flavour flavour, const std::string& text, const std::function<bool()>& cancelled) {
     Result<std::vector<KernelSource>> sources = generate(plan, target, flavour);
@@ -128,13 +130,7 @@ struct Engine::Impl {
       return found ? *std::move(found) : Prepared(sealed_error(what, text));
     }
     if (flavour == Flavour::normal) manifest.record(plan);
-    return plans.get(text, [&]() -> Prepared {
-      try {
-        return build(plan, flavour, text, cancelled);
-      } catch (const std::exception& exception) {  // out of memory, most likely; whoever waits must not wait for ever
-        return Error{ErrorCode::internal, fmt::format("Preparing '{}' failed: {}.", text, exception.what())};
-      }
-    });
+    return plans.get(text, [&] { return build(plan, flavour, text, cancelled); });
   }
 };
 
@@ -231,7 +227,7 @@ Result<OverlapGemmKernel> Engine::prepare(const OverlapPlan& plan) {
   if (impl_->sealed) {
     auto found = impl_->overlap_plans.find(text);
     if (!found) return sealed_error("this plan", text);
-    return OverlapGemmKernel(*std::move(found));
+    return OverlapGemmKernel(**std::move(found));
   }
   auto kernel = impl_->overlap_plans.get(text, [&] { return impl_->build(plan, text); });
   if (!kernel) return kernel.error();
