@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "cli/options.hpp"
@@ -147,6 +148,25 @@ Result<OverlappedGemmOptions> resolve_how(const OverlapRunOptions& options, cons
   out.plan = choice->plan;
   out.plan->partial = *partial;
   return out;
+}
+
+void compile_all(const OverlapRunOptions& options, const measure::RankBench& with, const std::vector<OverlapGemm>& problems,
+                 bool alone_too) {
+  constexpr unsigned kMostThreads = 8;
+  std::vector<OverlapPlan> plans;
+  for (const OverlapGemm& problem : problems) {
+    const auto how = resolve_how(options, problem, with.engine.target());
+    const auto choice = make_overlap_plan(problem, with.engine.target());
+    if (!how || !choice) continue;
+    plans.push_back(how->plan.value_or(choice->plan));
+    if (alone_too) plans.push_back(measure::plan_alone(plans.back(), with.engine.target()));
+  }
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < plans.size(); i = next++) (void)with.engine.prepare(plans[i]);
+  };
+  std::vector<std::jthread> threads;
+  for (unsigned i = 0; i < std::min(kMostThreads, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
 }
 
 Result<int> run_ranks(const OverlapRunOptions& options, const std::function<Result<int>(const measure::RankBench&)>& body) {

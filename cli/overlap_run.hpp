@@ -38,6 +38,10 @@ Result<std::vector<OverlapGemm>> resolve_products(const OverlapRunOptions& optio
 /// --plan, --partial and --method for `problem`. Errors: invalid_argument, invalid_plan.
 Result<OverlappedGemmOptions> resolve_how(const OverlapRunOptions& options, const OverlapGemm& problem, const Target& target);
 
+/// Compiles what `problems` will need, on several threads, beforehand. What fails is told when it is used.
+void compile_all(const OverlapRunOptions& options, const measure::RankBench& with, const std::vector<OverlapGemm>& problems,
+                 bool alone_too);
+
 /// Runs `body` on every rank: this process' own where a launcher started it (world_from_environment), else --ranks (2) threads, a
 /// GPU each. Returns the largest exit code, or the first error by rank. Errors: no_device (fewer GPUs than ranks),
 /// invalid_argument (--ranks is not what the launcher started).

@@ -143,6 +143,7 @@ class Output {
 Result<int> bench_rank(const BenchOverlapOptions& options, const measure::RankBench& with) {
   const auto problems = resolve_products(options, with.communicator.ranks(), suite());
   if (!problems) return problems.error();
+  compile_all(options, with, *problems, true);
   auto output = Output::open(options, with);
   if (!output) return output.error();
   for (const OverlapGemm& problem : *problems) {

@@ -60,6 +60,7 @@ void print_text(const OverlapGemm& problem, const measure::OverlapCheck& check) 
 Result<int> check_rank(const CheckOverlapOptions& options, const measure::RankBench& with) {
   const auto problems = resolve_products(options, with.communicator.ranks(), suite());
   if (!problems) return problems.error();
+  compile_all(options, with, *problems, false);
   const bool prints = with.communicator.rank() == 0;
   Json all = Json::array();
   int failures = 0;

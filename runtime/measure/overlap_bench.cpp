@@ -18,21 +18,10 @@ namespace {
 bool gathers(OverlapOp op) { return op == OverlapOp::all_gather_gemm || op == OverlapOp::all_to_all_gemm; }
 
 /// The product of one rank with nothing to exchange.
-OverlapGemm alone(const OverlapGemm& problem) {
+OverlapGemm problem_alone(const OverlapGemm& problem) {
   OverlapGemm out = problem;
   out.op = OverlapOp::gemm;
   out.ranks = 1;
-  return out;
-}
-
-OverlapPlan alone(const OverlapPlan& plan, const Target& target) {
-  OverlapPlan out = plan;
-  out.op = OverlapOp::gemm;
-  out.ranks = out.sub_slices = 1;
-  out.partial = OutputType::same;
-  out.transport = Transport::copy_engine;
-  out.group_m = OverlapPlan{}.group_m;
-  out.workers = target.sm_count / plan.cluster;
   return out;
 }
 
@@ -108,7 +97,7 @@ class Bench {
       : with_(with),
         group_(with.communicator.impl()),
         problem_(problem),
-        local_(alone(problem)),
+        local_(problem_alone(problem)),
         policy_(policy),
         largest_(largest_over(with.communicator)) {}
 
@@ -151,7 +140,7 @@ class Bench {
       whole_a_ = *std::move(gathered);
       if (auto ok = whole_a_.fill_random(*helpers, problem_.dtype, seed + 1, stream()); !ok) return ok;
     }
-    auto kernel = with_.engine.prepare(alone(report_.choice.plan, with_.engine.target()));
+    auto kernel = with_.engine.prepare(plan_alone(report_.choice.plan, with_.engine.target()));
     if (!kernel) return kernel.error();
     kernel_ = *std::move(kernel);
     return {};
@@ -279,6 +268,17 @@ std::optional<double> share(const OverlapReport& report, double (*time)(const Ov
 }
 
 }  // namespace
+
+OverlapPlan plan_alone(const OverlapPlan& plan, const Target& target) {
+  OverlapPlan out = plan;
+  out.op = OverlapOp::gemm;
+  out.ranks = out.sub_slices = 1;
+  out.partial = OutputType::same;
+  out.transport = Transport::copy_engine;
+  out.group_m = OverlapPlan{}.group_m;
+  out.workers = target.sm_count / plan.cluster;
+  return out;
+}
 
 const OverlapTimes* OverlapReport::find(std::string_view name) const {
   const auto at = std::find_if(times.begin(), times.end(), [&](const OverlapTimes& one) { return one.name == name; });

@@ -39,6 +39,9 @@ struct ORDO_API OverlapReport {
   [[nodiscard]] std::optional<double> hidden_burst() const;
 };
 
+/// The plan of the same tiles with nothing to exchange: what "ordo-gemm" runs.
+ORDO_API OverlapPlan plan_alone(const OverlapPlan& plan, const Target& target);
+
 /// Collective. Measures every subject in `policy.rounds` rounds, in turns; then each one's burst. `cublas`: path of libcublas.so,
 /// or empty.
 ORDO_API Result<OverlapReport> bench_overlap(const RankBench& with, const OverlapGemm& problem,
