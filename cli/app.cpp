@@ -34,7 +34,9 @@ std::vector<Verb> attention_verbs(CLI::App& app) {
 }
 
 // `ordo VERB overlap` takes the sizes of a product and its ranks; the families share no option.
-std::vector<Verb> overlap_verbs(CLI::App& app) { return {add_plan_overlap(app), add_simulate_overlap(app)}; }
+std::vector<Verb> overlap_verbs(CLI::App& app) {
+  return {add_plan_overlap(app), add_simulate_overlap(app), add_check_overlap(app), add_bench_overlap(app)};
+}
 
 int run_unguarded(int argc, char** argv) {
   CLI::App app("ordo writes, compiles and runs deterministic attention-backward kernels for Hopper GPUs.", "ordo");

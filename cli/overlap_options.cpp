@@ -40,6 +40,9 @@ Result<OverlapQuestion> resolve_overlap(const OverlapOptions& options) {
             .n = options.n,
             .k = options.k,
             .peer_access = !options.no_peer_access};
+  auto op = parse_overlap_op(options.op);  // their names are those of the exchanges
+  if (!op) return op.error();
+  out.problem = {.op = *op, .m = options.m, .n = options.n, .k = options.k, .ranks = options.ranks};
   return out;
 }
 

@@ -25,6 +25,7 @@ void add_overlap_options(CLI::App& verb, OverlapOptions& options);
 /// What is asked. Errors: invalid_argument (a name that is unknown, a number out of range).
 struct OverlapQuestion {
   overlap::Case of;
+  OverlapGemm problem;
   Target target;
 };
 Result<OverlapQuestion> resolve_overlap(const OverlapOptions& options);

@@ -82,4 +82,21 @@ Result<void> read_fields(std::string_view text, std::string_view noun, const std
   return {};
 }
 
+Result<bool> parse_yes_no(std::string_view text) {
+  if (text == "yes") return true;
+  if (text == "no") return false;
+  return Error{ErrorCode::invalid_argument, quote(text) + " is neither yes nor no"};
+}
+
+std::string write_fields(std::string_view noun, const std::vector<Field>& fields) {
+  std::string text(noun);
+  for (const Field& field : fields) {
+    text += ' ';
+    text += field.key;
+    text += '=';
+    text += field.give();
+  }
+  return text;
+}
+
 }  // namespace ordo::text

@@ -22,7 +22,6 @@
 #include "runtime/overlap_kernel_impl.hpp"
 #include "runtime/plan_lock.hpp"
 #include "runtime/plan_memo.hpp"
-#include "runtime/prepared_plans.hpp"
 #include "runtime/process.hpp"
 
 namespace ordo {
@@ -65,6 +64,8 @@ Error sealed_error(const std::string& what, const std::string& plan) {
 
 }  // namespace
 
+using Prepared = OnceMap<AttentionBackwardKernel::Impl>::Made;
+
 struct Engine::Impl {
   Target target;
   EngineOptions options;
@@ -74,8 +75,8 @@ struct Engine::Impl {
   KernelBuilder builder;
   Manifest manifest;
   std::shared_ptr<ModuleRegistry> modules = std::make_shared<ModuleRegistry>();
-  PreparedPlans plans;
-  OnceMap<std::shared_ptr<OverlapGemmKernel::Impl>> overlap_plans;  ///< by the plan's text
+  OnceMap<AttentionBackwardKernel::Impl> plans;    ///< by the plan's text
+  OnceMap<OverlapGemmKernel::Impl> overlap_plans;  ///< likewise
   std::atomic<bool> sealed{false};
   MadeIn process;
 
@@ -92,7 +93,8 @@ struct Engine::Impl {
                  .compile_jobs = options.compile_jobs,
                  .allow_spills = options.allow_spills}),
         manifest(options.manifest_path, options.warn),
-        plans(options.max_plans) {}
+        plans(options.max_plans),
+        overlap_plans(options.max_plans) {}
 
   Prepared build(const Plan& plan, Flavour flavour, const std::string& text, const std::function<bool()>& cancelled) {
     Result<std::vector<KernelSource>> sources = generate(plan, target, flavour);
@@ -137,13 +139,7 @@ struct Engine::Impl {
       return found ? *std::move(found) : Prepared(sealed_error(what, text));
     }
     if (flavour == Flavour::normal) manifest.record(plan);
-    return plans.get(text, [&]() -> Prepared {
-      try {
-        return build(plan, flavour, text, cancelled);
-      } catch (const std::exception& exception) {  // out of memory, most likely; whoever waits must not wait for ever
-        return Error{ErrorCode::internal, fmt::format("Preparing '{}' failed: {}.", text, exception.what())};
-      }
-    });
+    return plans.get(text, [&] { return build(plan, flavour, text, cancelled); });
   }
 };
 
@@ -247,7 +243,7 @@ Result<OverlapGemmKernel> Engine::prepare(const OverlapPlan& plan) {
   if (impl_->sealed) {
     auto found = impl_->overlap_plans.find(text);
     if (!found) return sealed_error("this plan", text);
-    return OverlapGemmKernel(*std::move(found));
+    return OverlapGemmKernel(**std::move(found));
   }
   auto kernel = impl_->overlap_plans.get(text, [&] { return impl_->build(plan, text); });
   if (!kernel) return kernel.error();

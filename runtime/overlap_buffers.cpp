@@ -63,6 +63,13 @@ OverlapBuffers overlap_buffers(const OverlapGemm& problem, const OverlapPlan& pl
     buffers.send_pitch = round_up(columns, 16 / element);
     if (plan.transport == Transport::copy_engine) buffers.send_slot_bytes = bytes(buffers.send_pitch, element);
   };
+  const auto output = [&](std::int64_t rows, std::int64_t columns) {
+    const int element = element_bytes(problem.out);
+    buffers.output_pitch = round_up(columns, 16 / element);
+    buffers.output_bytes = static_cast<std::size_t>(round_up(rows * buffers.output_pitch * element, 256));
+  };
+  if (problem.op == OverlapOp::gemm_all_reduce) output(problem.m, problem.n);
+  if (problem.op == OverlapOp::gemm_all_to_all) output(problem.ranks * problem.m, slice_range(problem.n, problem.ranks, 0).size);
   if (problem.ranks == 1) return buffers;
   switch (problem.op) {
     case OverlapOp::gemm:

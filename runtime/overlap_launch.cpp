@@ -295,6 +295,11 @@ OverlapGemmKernel::OverlapGemmKernel(std::shared_ptr<Impl> impl) : impl_(std::mo
 const OverlapPlan& OverlapGemmKernel::plan() const { return impl_->plan; }
 const KernelReport& OverlapGemmKernel::report() const { return impl_->report; }
 
+Result<void> OverlapGemmKernel::load() const {
+  const auto loaded = impl_->kernels.load(nullptr);
+  return loaded ? Result<void>() : Result<void>(loaded.error());
+}
+
 Result<void> OverlapGemmKernel::launch(const OverlapGemm& problem, const OverlapGemmTensors& tensors,
                                        const OverlapExchange& exchange, CUstream_st* stream) const {
   const OverlapPlan& plan = impl_->plan;

@@ -8,7 +8,7 @@
 namespace ordo::cli {
 namespace {
 
-Json advice_json(const OverlapQuestion& asked, const overlap::Advice& advice) {
+Json advice_json(const OverlapQuestion& asked, const overlap::Advice& advice, const OverlapPlan& plan) {
   Json choices = Json::array();
   for (const overlap::Choice& choice : advice.choices) {
     choices.push_back(
@@ -16,6 +16,7 @@ Json advice_json(const OverlapQuestion& asked, const overlap::Advice& advice) {
   }
   const overlap::Constants constants = overlap::constants_of(asked.target);
   return {{"op", overlap::to_string(asked.of.exchange)},
+          {"plan", to_text(plan)},
           {"ranks", asked.of.ranks},
           {"m", asked.of.m},
           {"n", asked.of.n},
@@ -40,10 +41,11 @@ Json advice_json(const OverlapQuestion& asked, const overlap::Advice& advice) {
           {"candidates", std::move(choices)}};
 }
 
-void print_advice(const OverlapQuestion& asked, const overlap::Advice& advice) {
+void print_advice(const OverlapQuestion& asked, const overlap::Advice& advice, const OverlapPlan& plan) {
   print("method        {}\n", advice.overlap ? fmt::format("overlapped, {} sub-slices a slice, copy engines", advice.sub_slices)
                                              : "the collective and the product one after the other");
   print("why           {}\n", advice.reason);
+  print("plan          {}\n", to_text(plan));
   print("a slice       {:.4f} ms to compute, {:.4f} ms to move: it {}\n", advice.step_compute * 1e3,
         advice.step_communication * 1e3, advice.hides ? "hides" : "does not hide");
   print(
@@ -70,10 +72,12 @@ Verb add_plan_overlap(CLI::App& app) {
             if (!asked) return asked.error();
             auto advice = overlap::advise(asked->of, asked->target);
             if (!advice) return advice.error();
+            auto choice = make_overlap_plan(asked->problem, asked->target, asked->of.peer_access);
+            if (!choice) return choice.error();
             if (options->json) {
-              print_json(advice_json(*asked, *advice));
+              print_json(advice_json(*asked, *advice, choice->plan));
             } else {
-              print_advice(*asked, *advice);
+              print_advice(*asked, *advice, choice->plan);
             }
             return kOk;
           }};

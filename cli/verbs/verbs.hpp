@@ -38,5 +38,7 @@ Verb add_calibrate(CLI::App& app);
 // The same verbs for `ordo VERB overlap`: other options, and none of those above.
 Verb add_simulate_overlap(CLI::App& app);
 Verb add_plan_overlap(CLI::App& app);
+Verb add_check_overlap(CLI::App& app);
+Verb add_bench_overlap(CLI::App& app);
 
 }  // namespace ordo::cli

@@ -17,6 +17,13 @@ Result<void> check_size(std::string_view name, std::int64_t size, std::int64_t m
   return Error{ErrorCode::invalid_problem, fmt::format("{} is {}; it must be within 1 .. {}", name, size, most)};
 }
 
+std::vector<text::Field> fields_of(OverlapGemm& p) {
+  std::vector<text::Field> fields{text::named_field("op", p.op, &parse_overlap_op), text::integer_field("m", p.m),
+                                  text::integer_field("n", p.n), text::integer_field("k", p.k)};
+  add_kernel_fields(fields, p);
+  return fields;
+}
+
 }  // namespace
 
 std::string_view to_string(OverlapOp op) {
@@ -113,27 +120,13 @@ Result<void> OverlapGemm::validate() const {
 }
 
 std::string to_text(const OverlapGemm& p) {
-  return fmt::format("{} op={} m={} n={} k={} ranks={} dtype={} a={} b={} out={} bias={} activation={}", kNoun, to_string(p.op),
-                     p.m, p.n, p.k, p.ranks, to_string(p.dtype), to_string(p.a), to_string(p.b), to_string(p.out),
-                     p.bias ? "yes" : "no", to_string(p.activation));
+  OverlapGemm copy = p;
+  return text::write_fields(kNoun, fields_of(copy));
 }
 
 Result<OverlapGemm> parse_overlap_gemm(std::string_view text) {
   OverlapGemm p;
-  const std::vector<text::Field> fields{
-      text::parsed_field("op", p.op, &parse_overlap_op),
-      text::integer_field("m", p.m),
-      text::integer_field("n", p.n),
-      text::integer_field("k", p.k),
-      text::integer_field("ranks", p.ranks),
-      text::parsed_field("dtype", p.dtype, &parse_dtype),
-      text::parsed_field("a", p.a, &parse_storage),
-      text::parsed_field("b", p.b, &parse_storage),
-      text::parsed_field("out", p.out, &parse_output_type),
-      text::parsed_field("bias", p.bias, &parse_yes_no),
-      text::parsed_field("activation", p.activation, &parse_activation),
-  };
-  if (auto read = text::read_fields(text, kNoun, fields, ErrorCode::invalid_problem); !read) return read.error();
+  if (auto read = text::read_fields(text, kNoun, fields_of(p), ErrorCode::invalid_problem); !read) return read.error();
   if (auto valid = p.validate(); !valid) return valid.error();
   return p;
 }

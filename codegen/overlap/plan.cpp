@@ -91,6 +91,20 @@ std::string differences(const OverlapGemm& problem, const OverlapPlan& plan) {
   return list;
 }
 
+std::vector<text::Field> fields_of(OverlapPlan& p) {
+  std::vector<text::Field> fields{text::named_field("op", p.op, &parse_overlap_op)};
+  add_kernel_fields(fields, p);
+  for (text::Field& field : std::vector<text::Field>{
+           text::integer_field("tile_m", p.tile_m), text::integer_field("tile_n", p.tile_n),
+           text::integer_field("tile_k", p.tile_k), text::integer_field("stages", p.stages),
+           text::integer_field("store_buffers", p.store_buffers), text::integer_field("cluster", p.cluster),
+           text::integer_field("group_m", p.group_m), text::integer_field("workers", p.workers),
+           text::integer_field("sub_slices", p.sub_slices), text::named_field("partial", p.partial, &parse_output_type),
+           text::named_field("transport", p.transport, &parse_transport)})
+    fields.push_back(std::move(field));
+  return fields;
+}
+
 }  // namespace
 
 std::string_view to_string(Transport transport) {
@@ -119,39 +133,13 @@ Result<void> OverlapPlan::validate() const {
 }
 
 std::string to_text(const OverlapPlan& p) {
-  return fmt::format(
-      "{} op={} ranks={} dtype={} a={} b={} out={} bias={} activation={} tile_m={} tile_n={} tile_k={} stages={} "
-      "store_buffers={} "
-      "cluster={} group_m={} workers={} sub_slices={} partial={} transport={}",
-      kNoun, to_string(p.op), p.ranks, to_string(p.dtype), to_string(p.a), to_string(p.b), to_string(p.out),
-      p.bias ? "yes" : "no", to_string(p.activation), p.tile_m, p.tile_n, p.tile_k, p.stages, p.store_buffers, p.cluster,
-      p.group_m, p.workers, p.sub_slices, to_string(p.partial), to_string(p.transport));
+  OverlapPlan copy = p;
+  return text::write_fields(kNoun, fields_of(copy));
 }
 
 Result<OverlapPlan> parse_overlap_plan(std::string_view text) {
   OverlapPlan p;
-  const std::vector<text::Field> fields{
-      text::parsed_field("op", p.op, &parse_overlap_op),
-      text::integer_field("ranks", p.ranks),
-      text::parsed_field("dtype", p.dtype, &parse_dtype),
-      text::parsed_field("a", p.a, &parse_storage),
-      text::parsed_field("b", p.b, &parse_storage),
-      text::parsed_field("out", p.out, &parse_output_type),
-      text::parsed_field("bias", p.bias, &parse_yes_no),
-      text::parsed_field("activation", p.activation, &parse_activation),
-      text::integer_field("tile_m", p.tile_m),
-      text::integer_field("tile_n", p.tile_n),
-      text::integer_field("tile_k", p.tile_k),
-      text::integer_field("stages", p.stages),
-      text::integer_field("store_buffers", p.store_buffers),
-      text::integer_field("cluster", p.cluster),
-      text::integer_field("group_m", p.group_m),
-      text::integer_field("workers", p.workers),
-      text::integer_field("sub_slices", p.sub_slices),
-      text::parsed_field("partial", p.partial, &parse_output_type),
-      text::parsed_field("transport", p.transport, &parse_transport),
-  };
-  if (auto read = text::read_fields(text, kNoun, fields, ErrorCode::invalid_plan); !read) return read.error();
+  if (auto read = text::read_fields(text, kNoun, fields_of(p), ErrorCode::invalid_plan); !read) return read.error();
   if (auto valid = p.validate(); !valid) return valid.error();
   return p;
 }

@@ -8,6 +8,7 @@
 #include "codegen/overlap/steps.hpp"
 #include "codegen/overlap/timeline.hpp"
 #include "ordo/error.hpp"
+#include "ordo/overlap.hpp"
 #include "ordo/target.hpp"
 
 namespace ordo::overlap {
@@ -20,6 +21,12 @@ struct Case {
   int element_bytes = 2;    ///< of what travels: inputs, finished outputs or partial sums
   bool peer_access = true;  ///< ranks map each other's memory; else NCCL moves it, with SMs
 };
+
+/// The exchange of an op. Errors: invalid_problem for OverlapOp::gemm, which has none.
+ORDO_API Result<Exchange> exchange_of(OverlapOp op);
+
+/// The question that a problem asks; `partial` is the type of its partial sums.
+ORDO_API Result<Case> case_of(const OverlapGemm& problem, OutputType partial, bool peer_access);
 
 /// What a target's GPUs and links do; see targets.inc for the measurements.
 struct Constants {

@@ -6,7 +6,6 @@
 #include "codegen/generate/expand.hpp"
 #include "runtime/kernel_set.hpp"
 #include "runtime/launch.hpp"
-#include "templates/helpers/params.cuh"
 
 namespace ordo::measure {
 
@@ -33,7 +32,8 @@ Result<void> launch(const KernelSet& kernels, const char* name, const char* what
 }  // namespace
 
 Result<HelperKernels> HelperKernels::create(const KernelBuilderOptions& options) {
-  const std::vector<KernelSource> sources{source_of("normal"), source_of("differ")};
+  const std::vector<KernelSource> sources{source_of("normal"), source_of("differ"), source_of("product"), source_of("deviation"),
+                                          source_of("padding")};
   auto built = KernelBuilder(options).build(sources, "helpers");
   if (!built) return built.error();
   std::vector<KernelImage> images;
@@ -69,6 +69,18 @@ Result<std::uint64_t> HelperKernels::count_differing_words(const DeviceBuffer& a
   std::uint64_t value = 0;
   if (auto ok = count->copy_to_host(&value, sizeof(value)); !ok) return ok.error();
   return value;
+}
+
+Result<void> HelperKernels::add_product(const helpers::ProductParams& params, CUstream_st* stream) const {
+  return launch(impl_->kernels, "product", "launch of ordo_product", params, stream);
+}
+
+Result<void> HelperKernels::compare(const helpers::DeviationParams& params, CUstream_st* stream) const {
+  return launch(impl_->kernels, "deviation", "launch of ordo_deviation", params, stream);
+}
+
+Result<void> HelperKernels::count_padding(const helpers::PaddingParams& params, CUstream_st* stream) const {
+  return launch(impl_->kernels, "padding", "launch of ordo_padding", params, stream);
 }
 
 }  // namespace ordo::measure

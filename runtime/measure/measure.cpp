@@ -1,7 +1,9 @@
 #include "runtime/measure/measure.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 namespace ordo::measure {
 namespace {
@@ -13,6 +15,8 @@ constexpr int kFewestBatches = 5;   // a round
 constexpr int kMostLaunches = 2000;
 
 }  // namespace
+
+void Stand::rest(double ms) { std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(ms)); }
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -75,6 +79,20 @@ Result<Sample> Measuring::round(std::size_t subject, int fewest_launches) {
   sample.clock_mhz = measured->clock_mhz;
   sample.watts = measured->watts;
   return sample;
+}
+
+Result<double> Measuring::burst(std::size_t subject) {
+  constexpr int kTimes = 7, kLaunches = 3;
+  constexpr double kRestMs = 25;
+  if (auto first = stand_.run(subject, 1, kLaunches); !first) return first.error();  // loads what is yet to be loaded
+  std::vector<double> times;
+  for (int i = 0; i < kTimes; ++i) {
+    stand_.rest(kRestMs);
+    auto launched = stand_.run(subject, 1, kLaunches);
+    if (!launched) return launched.error();
+    times.push_back(launched->ms.front());
+  }
+  return median(std::move(times));
 }
 
 }  // namespace ordo::measure

@@ -29,6 +29,8 @@ class ORDO_API Stand {
 
   /// Milliseconds since some fixed point.
   virtual double now_ms() = 0;
+  /// Lets the device be idle for so long.
+  virtual void rest(double ms);
   /// Launches subject `subject` `batches` times `launches` times without a pause, and waits for them.
   virtual Result<Batches> run(std::size_t subject, int batches, int launches) = 0;
 };
@@ -55,6 +57,10 @@ class ORDO_API Measuring {
 
   /// One round; of at least `fewest_launches`.
   Result<Sample> round(std::size_t subject, int fewest_launches = 0);
+
+  /// Milliseconds of one launch at the clocks of a card that was idle: the median of 7 times three launches, after 25 ms of rest
+  /// each.
+  Result<double> burst(std::size_t subject);
 
  private:
   Result<double> warm_up(std::size_t subject, double warm_ms);

@@ -18,6 +18,9 @@ namespace ordo {
 
 namespace peers {
 
+/// CTAs of a device that work for one of NCCL's transfers, at most.
+inline constexpr int kNcclCtas = 16;
+
 /// What a communicator stands on, apart so that tests can put something else there.
 struct Platform {
   const Driver* driver = nullptr;
@@ -89,6 +92,10 @@ namespace peers {
 /// Collective: moves 64 KiB between every two ranks by `transport` and compares them, with the values that order copies. The same
 /// verdict on all ranks.
 Result<void> probe(Communicator::Impl& group, PeerTransport transport);
+
+/// Collective: a communicator of NCCL's between the same ranks. Errors, the same on all ranks: unsupported (NCCL is missing),
+/// driver.
+Result<std::unique_ptr<NcclComm>> connect_nccl(Communicator::Impl& group, int most_ctas);
 
 }  // namespace peers
 }  // namespace ordo

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -117,21 +116,31 @@ Result<LaunchWords> SliceExchange::begin(CUstream stream, CUdeviceptr source) {
     group_.watchdog->raise(opened.error());  // half a launch is enqueued: the peers would wait for the rest
     return opened.error();
   }
-  return LaunchWords{.received = memory_.local(),
-                     .sent = sent_,
-                     .ready = word(rank_, 0),
-                     .done = word(rank_, done_index(0, 0)),
-                     .expected = epoch_,
-                     .abort = group_.watchdog->abort_word(),
-                     .failure = failure_.device(),
-                     .timeout_ns = static_cast<std::uint64_t>(group_.options.timeout.count()) * 1'000'000};
+  return words();
+}
+
+LaunchWords SliceExchange::words() const {
+  return {.received = memory_.local(),
+          .sent = sent_,
+          .ready = word(rank_, 0),
+          .done = word(rank_, done_index(0, 0)),
+          .expected = epoch_,
+          .abort = group_.watchdog->abort_word(),
+          .failure = failure_.device(),
+          .timeout_ns = static_cast<std::uint64_t>(group_.options.timeout.count()) * 1'000'000};
 }
 
 Result<void> SliceExchange::open_launch(CUstream stream) {
   if (auto entered = enter(stream); !entered || !gathers()) return entered;
-  if (auto sent = send_all(source_); !sent || mapped()) return sent;
+  if (auto sent = send_all(source_); !sent) return sent;
   // NCCL's kernels need SMs that a kernel waiting for them would hold: what arrives is there before it starts.
-  return follow(stream, copies_, copied_);
+  if (!mapped()) return follow(stream, copies_, copied_);
+  return request_.overlaps ? Result<void>() : wait_for_arrivals(stream);
+}
+
+// Partial sums leave while the kernel runs in any case: it waits for those of the others itself.
+bool SliceExchange::sends_behind_kernel() const {
+  return !request_.overlaps && overlap::pattern_of(request_.schedule.exchange) == overlap::Pattern::scatter;
 }
 
 // The epoch, and the copy stream behind the caller's work.
@@ -169,10 +178,15 @@ Result<void> SliceExchange::close_launch(CUstream stream) {
   // Behind the kernel: its waits for what is computed must not keep the kernel from starting where streams share a hardware
   // queue.
   if (!gathers() && !request_.kernel_sends) {
+    if (sends_behind_kernel()) {
+      if (auto behind = follow(copies_, stream, begun_); !behind) return behind;
+    }
     if (auto sent = send_all(source_); !sent) return sent;
   }
   if (auto joined = follow(stream, copies_, copied_); !joined) return joined;
-  if (auto arrived = wait_for_arrivals(stream); !arrived) return arrived;
+  if (!gathers()) {
+    if (auto arrived = wait_for_arrivals(stream); !arrived) return arrived;
+  }
   if (auto behind = follow(copies_, stream, finished_); !behind) return behind;
   if (auto given = give_back(stream); !given) return given;
   return capturing_ ? Result<void>() : watch_->end(stream);
@@ -193,11 +207,12 @@ Result<void> SliceExchange::write(CUstream stream, CUdeviceptr at, std::uint32_t
 }
 
 Result<void> SliceExchange::send_all(CUdeviceptr source) {
-  std::set<int> asked;
+  std::uint64_t asked = 0;  // ranks, by bit
   for (int slot = 0; slot < slots_; ++slot) {
     if (mapped()) {
       for (const overlap::Transfer& t : request_.schedule.transfers) {
-        if (t.slot != slot || t.from != rank_ || place_of(t).bytes == 0 || !asked.insert(t.to).second) continue;
+        if (t.slot != slot || t.from != rank_ || place_of(t).bytes == 0 || (asked >> t.to & 1) != 0) continue;
+        asked |= std::uint64_t{1} << t.to;
         if (auto free = wait_until_free(copies_, t.to); !free) return free;
       }
     }
@@ -234,13 +249,14 @@ Result<void> SliceExchange::send_slot(int slot, CUdeviceptr source) {
 }
 
 Result<void> SliceExchange::send_by_copy(const overlap::Transfer& t, const ChunkPlace& place, CUdeviceptr source) {
-  const CUdeviceptr from = (source != 0 ? source : sent_) + place.from_offset;
-  if (auto ok = d_.check(d_.memcpyDtoDAsync(memory_.of(t.to) + place.to_offset, from, place.bytes, copies_),
-                         fmt::format("a copy of slice {}.{} to rank {}", t.slice, t.sub, t.to));
-      !ok) {
-    return ok;
-  }
+  const CUresult copied = d_.memcpyDtoDAsync(memory_.of(t.to) + place.to_offset, from(place, source), place.bytes, copies_);
+  if (copied != CUDA_SUCCESS) return d_.check(copied, fmt::format("a copy of slice {}.{} to rank {}", t.slice, t.sub, t.to));
   return write(copies_, word(t.to, ready_index(t)), epoch_);
+}
+
+CUdeviceptr SliceExchange::from(const ChunkPlace& place, CUdeviceptr source) const {
+  const CUdeviceptr buffer = place.from_received ? memory_.local() : source != 0 ? source : sent_;
+  return buffer + place.from_offset;
 }
 
 Result<void> SliceExchange::send_by_nccl(const overlap::Transfer* out, const overlap::Transfer* in, CUdeviceptr source) {
@@ -250,7 +266,7 @@ Result<void> SliceExchange::send_by_nccl(const overlap::Transfer* out, const ove
     int result = 0;
     if (out != nullptr) {
       const ChunkPlace& place = place_of(*out);
-      result = n.send(pointer((source != 0 ? source : sent_) + place.from_offset), place.bytes, type, out->to, comm, copies_);
+      result = n.send(pointer(from(place, source)), place.bytes, type, out->to, comm, copies_);
     }
     if (in != nullptr && result == 0) {
       const ChunkPlace& place = place_of(*in);
@@ -264,7 +280,7 @@ Result<void> SliceExchange::send_by_nccl(const overlap::Transfer* out, const ove
 
 Result<void> SliceExchange::wait_for_arrivals(CUstream stream) {
   for (const overlap::Transfer& t : request_.schedule.transfers) {
-    if (t.to != rank_ || t.needed_by != overlap::kAtEnd || place_of(t).bytes == 0) continue;
+    if (t.to != rank_ || (t.needed_by != overlap::kAtEnd && !gathers()) || place_of(t).bytes == 0) continue;
     const std::uint32_t value = request_.kernel_sends ? place_of(t).signals : epoch_;
     if (auto waited = wait(stream, word(rank_, ready_index(t)), value); !waited) return waited;
   }

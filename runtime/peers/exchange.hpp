@@ -34,6 +34,7 @@ namespace ordo::peers {
 /// Where one transfer's bytes begin, and how many signals of the kernel make its chunk complete.
 struct ChunkPlace {
   std::size_t from_offset = 0;  ///< in the sender's buffer
+  bool from_received = false;   ///< which is the one that slices arrive in, where its own part of the output lies
   std::size_t to_offset = 0;    ///< in the receiver's receive buffer
   std::size_t bytes = 0;
   std::uint32_t signals = 0;  ///< that done[] counts up to; 0 where nothing is computed first
@@ -45,7 +46,8 @@ struct ExchangeRequest {
   std::size_t receive_bytes = 0;   ///< the symmetric buffer that slices arrive in
   std::size_t send_bytes = 0;      ///< a local buffer that the kernel stores what leaves in; 0: the caller's own is sent
   bool kernel_sends = false;       ///< the kernel stores into the peers' receive buffers and counts up their ready words itself
-  std::string description;         ///< plan hash, shape: must be the same on every rank
+  bool overlaps = true;  ///< else slices arrive before the kernel starts, and leave (unless they are partial sums) when it ended
+  std::string description;  ///< plan hash, shape: must be the same on every rank
 };
 
 /// What a kernel needs to know of one launch. Addresses of this rank's device.
@@ -76,6 +78,9 @@ class SliceExchange {
   /// Enqueues what comes behind it. Work that follows on `stream` sees everything sent and received.
   Result<void> end(CUstream stream);
 
+  /// What begin() of the next launch returns, but for `expected`.
+  [[nodiscard]] LaunchWords words() const;
+
   /// Where `rank`'s receive buffer and ready words lie for this device, for a kernel that sends.
   [[nodiscard]] CUdeviceptr received_at(int rank) const;
   [[nodiscard]] CUdeviceptr ready_at(int rank) const;
@@ -89,9 +94,11 @@ class SliceExchange {
   Result<void> send_all(CUdeviceptr source);
   Result<void> send_slot(int slot, CUdeviceptr source);
   Result<void> send_by_copy(const overlap::Transfer& transfer, const ChunkPlace& place, CUdeviceptr source);
+  [[nodiscard]] CUdeviceptr from(const ChunkPlace& place, CUdeviceptr source) const;
   Result<void> send_by_nccl(const overlap::Transfer* out, const overlap::Transfer* in, CUdeviceptr source);
   Result<void> wait_until_free(CUstream stream, int destination);
   Result<void> wait_for_arrivals(CUstream stream);
+  [[nodiscard]] bool sends_behind_kernel() const;
   Result<void> give_back(CUstream stream);
   Result<void> follow(CUstream stream, CUstream after, CUevent event);
   Result<void> wait(CUstream stream, CUdeviceptr word, std::uint32_t value);

@@ -88,7 +88,7 @@ Result<const Nccl*> nccl() {
 Result<std::unique_ptr<NcclComm>> NcclComm::create(const Nccl& nccl, const NcclId& id, int rank, int ranks, int most_ctas,
                                                    Deadline deadline) {
   Config config;
-  config.max_ctas = most_ctas;
+  if (most_ctas > 0) config.max_ctas = most_ctas;
   void* comm = nullptr;
   if (auto begun = nccl.check(nccl.commInitRankConfig(&comm, ranks, id, rank, &config), "ncclCommInitRankConfig"); !begun)
     return begun.error();

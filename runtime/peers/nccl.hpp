@@ -53,8 +53,8 @@ Result<const Nccl*> nccl();
 /// One rank's NCCL communicator.
 class NcclComm {
  public:
-  /// Collective: the id of rank 0. At most `most_ctas` CTAs of a device work for a transfer. Errors: driver (NCCL's own), peer
-  /// (not all ranks came in time; what was begun is aborted).
+  /// Collective: the id of rank 0. At most `most_ctas` CTAs of a device work for a transfer; 0: as many as NCCL wants. Errors:
+  /// driver (NCCL's own), peer (not all ranks came in time; what was begun is aborted).
   static Result<std::unique_ptr<NcclComm>> create(const Nccl& nccl, const NcclId& id, int rank, int ranks, int most_ctas,
                                                   Deadline deadline);
   NcclComm(const NcclComm&) = delete;

@@ -55,7 +55,9 @@ class Probe {
     if (!memory) return memory.error();
     memory_ = *std::move(memory);
     if (transport_ == PeerTransport::nccl) {
-      if (auto connected = connect_nccl(); !connected) return connected;
+      auto connected = connect_nccl(group_, kNcclCtas);
+      if (!connected) return connected.error();
+      group_.nccl = *std::move(connected);
     }
     const auto verdict = transfer();
     group_.release(std::move(memory_));
@@ -99,21 +101,6 @@ class Probe {
       }
     }
     return {};
-  }
-
-  Result<void> connect_nccl() {
-    NcclId id{};
-    const auto opened = group_.platform.nccl();
-    Result<void> ready = opened ? Result<void>() : Result<void>(opened.error());
-    if (ready && rank_ == 0) ready = (*opened)->check((*opened)->getUniqueId(&id), "ncclGetUniqueId");
-    if (auto all = group_.conclude(ready); !all) return all;
-    std::vector<NcclId> ids(static_cast<std::size_t>(ranks_));
-    if (auto gathered = group_.links.all_gather(&id, sizeof id, ids.data(), group_.deadline()); !gathered) return gathered;
-    constexpr int kMostCtas = 16;
-    auto comm = NcclComm::create(**opened, ids[0], rank_, ranks_, kMostCtas, group_.deadline());
-    const auto connected = comm ? Result<void>() : Result<void>(Error{ErrorCode::driver, comm.error().message});
-    if (comm) group_.nccl = *std::move(comm);
-    return group_.conclude(connected);
   }
 
   Result<void> send_by_nccl() {
@@ -166,6 +153,21 @@ class Probe {
 };
 
 }  // namespace
+
+Result<std::unique_ptr<NcclComm>> connect_nccl(Communicator::Impl& group, int most_ctas) {
+  const int rank = group.links.rank(), ranks = group.links.ranks();
+  NcclId id{};
+  const auto opened = group.platform.nccl();
+  Result<void> ready = opened ? Result<void>() : Result<void>(opened.error());
+  if (ready && rank == 0) ready = (*opened)->check((*opened)->getUniqueId(&id), "ncclGetUniqueId");
+  if (auto all = group.conclude(ready); !all) return all.error();
+  std::vector<NcclId> ids(static_cast<std::size_t>(ranks));
+  if (auto gathered = group.links.all_gather(&id, sizeof id, ids.data(), group.deadline()); !gathered) return gathered.error();
+  auto comm = NcclComm::create(**opened, ids[0], rank, ranks, most_ctas, group.deadline());
+  const auto connected = comm ? Result<void>() : Result<void>(Error{ErrorCode::driver, comm.error().message});
+  if (auto all = group.conclude(connected); !all) return all.error();
+  return comm;
+}
 
 Result<void> probe(Communicator::Impl& group, PeerTransport transport) {
   auto verdict = Probe(group, transport).run();

@@ -37,14 +37,14 @@ def cells():
 
 
 class Nvml:
-    """SM clock (MHz) and power (W) of device 0; reads give None where NVML is not there or refuses."""
+    """SM clock (MHz) and power (W) of a device; reads give None where NVML is not there or refuses."""
 
-    def __init__(self):
+    def __init__(self, index=0):
         self.device = None
         try:
             self.library = ctypes.CDLL("libnvidia-ml.so.1")
             device = ctypes.c_void_p()
-            if self.library.nvmlInit_v2() == 0 and self.library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0:
+            if self.library.nvmlInit_v2() == 0 and self.library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) == 0:
                 self.device = device
         except OSError:
             pass

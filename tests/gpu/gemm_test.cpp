@@ -50,7 +50,7 @@ std::vector<OverlapPlan> cover_plans() {
 }
 
 /// Empty: as it should be.
-Result<std::string> check_shape(Gpu& device, const ReferenceKernels& kernels, const OverlapGemmKernel& kernel, const Shape& shape,
+Result<std::string> check_shape(Gpu& device, const HelperKernels& kernels, const OverlapGemmKernel& kernel, const Shape& shape,
                                 std::uint64_t seed, double& worst) {
   const OverlapPlan& plan = kernel.plan();
   const OverlapGemm problem{.m = shape.m,
@@ -103,7 +103,7 @@ TEST_SUITE("gemm") {
     Gpu* device = gpu();
     if (device == nullptr) return;
     const Deadline deadline("gemm cover", 240);
-    const ReferenceKernels kernels = must(compile_gemm_kernels(*device->driver));
+    const HelperKernels kernels = must(compile_helpers());
     const std::vector<OverlapPlan> plans = cover_plans();
     int failures = 0;
     const auto prepared = prepare_overlap(device->engine, plans, failures);
@@ -129,7 +129,7 @@ TEST_SUITE("gemm") {
     Gpu* device = gpu();
     if (device == nullptr) return;
     const Deadline deadline("gemm bits", 60);
-    const ReferenceKernels kernels = must(compile_gemm_kernels(*device->driver));
+    const HelperKernels kernels = must(compile_helpers());
     const OverlapGemm problem{.m = 1000, .n = 1304, .k = 2056};
     DeviceMatrix a = must(DeviceMatrix::create(problem.k, problem.m, 2, 0)),
                  b = must(DeviceMatrix::create(problem.k, problem.n, 2, 0));

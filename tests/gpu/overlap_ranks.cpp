@@ -24,15 +24,14 @@ CUdeviceptr address(const void* data) { return reinterpret_cast<CUdeviceptr>(dat
 bool cuts_rows(OverlapOp op) {
   return op == OverlapOp::all_gather_gemm || op == OverlapOp::gemm_reduce_scatter || op == OverlapOp::gemm_all_reduce;
 }
-bool reduces(OverlapOp op) { return op == OverlapOp::gemm_reduce_scatter || op == OverlapOp::gemm_all_reduce; }
 
 }  // namespace
 
-Result<SimulatedRanks> SimulatedRanks::create(Gpu& device, const ReferenceKernels& kernels, const OverlapGemm& problem,
+Result<SimulatedRanks> SimulatedRanks::create(Gpu& device, const HelperKernels& kernels, const OverlapGemm& problem,
                                               const OverlapGemmKernel& kernel, std::uint64_t seed) {
   SimulatedRanks simulated(device, kernels, problem, kernel);
   for (int i = 0; i < simulated.ranks(); ++i) {
-    auto rank = simulated.make_rank(i, seed * 64 + static_cast<std::uint64_t>(i));
+    auto rank = simulated.make_rank(i, seed);
     if (!rank) return rank.error();
     simulated.all_.push_back(*std::move(rank));
   }
@@ -51,39 +50,15 @@ Result<SimulatedRanks> SimulatedRanks::create(Gpu& device, const ReferenceKernel
 }
 
 Result<SimulatedRanks::Rank> SimulatedRanks::make_rank(int rank, std::uint64_t seed) const {
-  const OverlapGemm& p = problem_;
-  const auto own = [&](std::int64_t size) { return range_of(size, p.ranks, 1, rank).size; };
+  // Lines of A and D are as long as those of the slots, so that copies are contiguous.
+  auto in = measure::RankInputs::create(problem_, rank, 8);
+  if (!in) return in.error();
+  if (auto ok = in->fill(*kernels_, problem_.dtype, seed, rank); !ok) return ok.error();
+  auto d = measure::make_output(problem_, rank);
+  if (!d) return d.error();
   Rank made;
-  // Shapes as each rank holds them; lines of A and D are as long as those of the slots, so that copies are contiguous.
-  const std::int64_t a_rows = p.op == OverlapOp::all_gather_gemm   ? own(p.m)
-                              : p.op == OverlapOp::all_to_all_gemm ? p.ranks * p.m
-                                                                   : p.m;
-  const std::int64_t a_columns = p.op == OverlapOp::all_to_all_gemm ? own(p.k) : p.k;
-  const std::int64_t d_rows = p.op == OverlapOp::gemm_reduce_scatter ? own(p.m)
-                              : p.op == OverlapOp::gemm_all_to_all   ? p.ranks * p.m
-                                                                     : p.m;
-  const std::int64_t d_columns = p.op == OverlapOp::gemm_all_to_all ? own(p.n) : p.n;
-  const int d_bytes = p.out == OutputType::fp32 ? 4 : 2;
-  const auto matrix = [&](DeviceMatrix& out, std::int64_t line, std::int64_t lines, int bytes,
-                          std::int64_t padding) -> Result<void> {
-    auto created = DeviceMatrix::create(line, std::max<std::int64_t>(lines, 1), bytes, padding);
-    if (!created) return created.error();
-    out = *std::move(created);
-    return {};
-  };
-  const bool a_rowwise = p.a == Storage::row, b_rowwise = p.b == Storage::row;
-  const std::int64_t a_padding =
-      p.op == OverlapOp::all_to_all_gemm ? std::max<std::int64_t>(buffers_.receive_pitch - a_columns, 0) : 0;
-  const std::int64_t d_padding =
-      p.op == OverlapOp::gemm_all_to_all ? std::max<std::int64_t>(buffers_.send_pitch - d_columns, 0) : 0;
-  if (auto ok = matrix(made.a, a_rowwise ? a_columns : a_rows, a_rowwise ? a_rows : a_columns, 2, a_padding); !ok)
-    return ok.error();
-  if (auto ok = matrix(made.b, b_rowwise ? p.n : p.k, b_rowwise ? p.k : p.n, 2, 8); !ok) return ok.error();
-  if (auto ok = matrix(made.bias, p.n, 1, 2, 0); !ok) return ok.error();
-  if (auto ok = matrix(made.d, d_columns, d_rows, d_bytes, d_padding); !ok) return ok.error();
-  std::uint64_t stream_seed = seed * 4;
-  for (DeviceMatrix* random : {&made.a, &made.b, &made.bias})
-    if (auto ok = random->fill_random(*kernels_, p.dtype, stream_seed++); !ok) return ok.error();
+  made.in = *std::move(in);
+  made.d = *std::move(d);
   const auto buffer = [](DeviceBuffer& out, std::size_t bytes) -> Result<void> {
     auto created = DeviceBuffer::allocate(bytes);
     if (!created) return created.error();
@@ -142,7 +117,7 @@ Result<void> SimulatedRanks::run(std::uint64_t delays) {
     const auto clocks = static_cast<long long>((delays >> (3 * i)) & 7) * 20000;
     if (clocks > 0)
       if (auto ok = device_->disturb({.blocks = 1, .clocks = clocks}, *rank.stream); !ok) return ok;
-    const OverlapGemmTensors tensors{rank.a.view(), rank.b.view(), rank.d.view(), rank.bias.view().data};
+    const OverlapGemmTensors tensors{rank.in.a.view(), rank.in.b.view(), rank.d.view(), rank.in.bias.view().data};
     if (auto ok = kernel_.launch(problem_, tensors, exchange(i), rank.stream->get()); !ok) return ok;
   }
   // After all kernels: a copy stream that waits may hold up what the host submits behind it.
@@ -177,12 +152,12 @@ Result<void> SimulatedRanks::push(int from, int to) {
       case OverlapOp::gemm:
         break;
       case OverlapOp::all_gather_gemm:
-        pushed = push_chunk(from, to, from, chunk, slot(target.received, buffers_.receive_slot_bytes, from), source.a.view().data,
-                            buffers_.receive_pitch * 2, false);
+        pushed = push_chunk(from, to, from, chunk, slot(target.received, buffers_.receive_slot_bytes, from),
+                            source.in.a.view().data, buffers_.receive_pitch * 2, false);
         break;
       case OverlapOp::all_to_all_gemm:
         pushed = push_chunk(from, to, from, chunk, slot(target.received, buffers_.receive_slot_bytes, from),
-                            static_cast<char*>(source.a.view().data) + to * problem_.m * buffers_.receive_pitch * 2,
+                            static_cast<char*>(source.in.a.view().data) + to * problem_.m * buffers_.receive_pitch * 2,
                             buffers_.receive_pitch * 2, false);
         break;
       case OverlapOp::gemm_reduce_scatter:
@@ -246,7 +221,7 @@ Result<OverlapFailure> SimulatedRanks::run_alone(int rank, std::uint64_t timeout
   if (auto ok = alone.words.copy_from_host(&abort, 4, 2 * buffers_.words * 4); !ok) return ok.error();
   OverlapExchange x = exchange(rank);
   x.timeout_ns = timeout_ns;
-  const OverlapGemmTensors tensors{alone.a.view(), alone.b.view(), alone.d.view(), alone.bias.view().data};
+  const OverlapGemmTensors tensors{alone.in.a.view(), alone.in.b.view(), alone.d.view(), alone.in.bias.view().data};
   if (auto ok = kernel_.launch(problem_, tensors, x, alone.stream->get()); !ok) return ok.error();
   if (auto ok = alone.stream->synchronize(); !ok) return ok.error();
   OverlapFailure failure;
@@ -254,72 +229,20 @@ Result<OverlapFailure> SimulatedRanks::run_alone(int rank, std::uint64_t timeout
   return failure;
 }
 
-/// Adds to `reference`, on the rows of D that `rank` ends with, what the definition of the op says.
-Result<void> SimulatedRanks::add_products(GemmReference& reference, int rank) const {
-  const OverlapGemm& p = problem_;
-  const auto moved = [](Operand x, std::int64_t rows, std::int64_t columns) {
-    x.data = static_cast<char*>(x.data) + 2 * (x.column != 0 ? columns * x.stride + rows : rows * x.stride + columns);
-    return x;
-  };
-  for (int q = 0; q < ranks(); ++q) {
-    const Rank &source = all_[static_cast<std::size_t>(q)], &mine = all_[static_cast<std::size_t>(rank)];
-    const Operand a = operand_of(source.a, p.a);
-    Result<void> added;
-    if (p.op == OverlapOp::all_gather_gemm) {
-      const Range rows = range_of(p.m, p.ranks, 1, q);
-      added = reference.add(a, operand_of(mine.b, p.b), p.k, rows.begin, rows.size);
-    } else if (p.op == OverlapOp::all_to_all_gemm) {
-      const Range depth = range_of(p.k, p.ranks, 1, q);
-      added = reference.add(moved(a, rank * p.m, 0), moved(operand_of(mine.b, p.b), depth.begin, 0), depth.size, 0, p.m);
-    } else if (p.op == OverlapOp::gemm_all_to_all) {
-      added = reference.add(a, moved(operand_of(source.b, p.b), 0, range_of(p.n, p.ranks, 1, rank).begin), p.k, q * p.m, p.m);
-    } else {
-      added = reference.add(a, operand_of(source.b, p.b), p.k, 0, p.m);
-    }
-    if (!added) return added;
-  }
-  return {};
-}
-
 Result<std::string> SimulatedRanks::check_rank(int rank, double& worst) {
-  const OverlapGemm& p = problem_;
+  std::vector<const measure::RankInputs*> inputs;
+  for (const Rank& each : all_) inputs.push_back(&each.in);
   const Rank& r = all_[static_cast<std::size_t>(rank)];
-  const bool columns = p.op == OverlapOp::gemm_all_to_all;
-  const Range own = range_of(columns ? p.n : p.m, p.ranks, 1, rank);
-  if (own.size == 0 && p.op != OverlapOp::gemm_all_reduce && p.op != OverlapOp::all_to_all_gemm) return std::string();
-  auto reference = GemmReference::create(*kernels_, p.dtype, columns ? p.ranks * p.m : p.m, columns ? own.size : p.n);
-  if (!reference) return reference.error();
-  if (auto ok = add_products(*reference, rank); !ok) return ok.error();
-  // The bias of whoever finished the element.
+  const bool rounded = kernel_.plan().partial == OutputType::same;
+  auto deviation = measure::compare_with_fp64(problem_, rank, inputs, r.d.view(), rounded, *kernels_);
+  if (!deviation) return deviation.error();
+  worst = std::max(worst, deviation->worst);
   std::string failure;
-  const auto compare = [&](const Rank& finisher, std::int64_t bias_from, std::int64_t d_row, std::int64_t row,
-                           std::int64_t rows) -> Result<void> {
-    const void* bias = static_cast<const char*>(finisher.bias.view().data) + bias_from * 2;
-    MatrixView d = r.d.view();
-    d.data = static_cast<char*>(d.data) + d_row * d.stride * (p.out == OutputType::fp32 ? 4 : 2);
-    auto deviation = reference->compare(p, bias, d, row, rows, reduces(p.op) && kernel_.plan().partial == OutputType::same);
-    if (!deviation) return deviation.error();
-    worst = std::max(worst, deviation->worst);
-    if (deviation->beyond != 0)
-      failure += fmt::format("rank {} rows {} .. {}: {} elements beyond the bound, worst {:.3g} times; ", rank, row, row + rows,
-                             deviation->beyond, deviation->worst);
-    return {};
-  };
-  for (int q = 0; q < ranks(); ++q) {
-    const Rank& other = all_[static_cast<std::size_t>(q)];
-    Result<void> compared;
-    if (columns) {
-      compared = compare(other, own.begin, q * p.m, q * p.m, p.m);
-    } else if (p.op == OverlapOp::gemm_all_reduce) {
-      const Range rows = range_of(p.m, p.ranks, 1, q);
-      compared = compare(other, 0, rows.begin, rows.begin, rows.size);
-    } else if (q == rank) {
-      const bool scattered = p.op == OverlapOp::gemm_reduce_scatter;
-      compared = compare(r, 0, 0, scattered ? own.begin : 0, scattered ? own.size : p.m);
-    }
-    if (!compared) return compared.error();
-  }
-  if (columns || p.op == OverlapOp::gemm_all_reduce) return failure;  // the copies may write between the rows of D
+  if (deviation->beyond != 0)
+    failure =
+        fmt::format("rank {}: {} elements beyond the bound, worst {:.3g} times; ", rank, deviation->beyond, deviation->worst);
+  // The copies may write between the rows of D.
+  if (problem_.op == OverlapOp::gemm_all_to_all || problem_.op == OverlapOp::gemm_all_reduce) return failure;
   auto touched = r.d.touched_padding(*kernels_);
   if (!touched) return touched.error();
   if (*touched != 0) failure += fmt::format("rank {}: {} bytes outside D were written; ", rank, *touched);

@@ -13,7 +13,7 @@ namespace ordo::test {
 class SimulatedRanks {
  public:
   /// Random A, B and bias of every rank. The plan's workers should be few enough for all ranks to be resident at once.
-  static Result<SimulatedRanks> create(Gpu& device, const ReferenceKernels& kernels, const OverlapGemm& problem,
+  static Result<SimulatedRanks> create(Gpu& device, const HelperKernels& kernels, const OverlapGemm& problem,
                                        const OverlapGemmKernel& kernel, std::uint64_t seed);
 
   /// Poisons outputs and buffers, launches every rank in an order and with disturbances that follow from `delays`, moves the
@@ -33,7 +33,8 @@ class SimulatedRanks {
 
  private:
   struct Rank {
-    DeviceMatrix a, b, bias, d;
+    measure::RankInputs in;
+    DeviceMatrix d;
     DeviceBuffer received, sent;
     DeviceBuffer words;  ///< ready, done, the abort word, and the failure record
     std::unique_ptr<Stream> stream, copies;
@@ -41,7 +42,7 @@ class SimulatedRanks {
     std::vector<std::uint32_t*> peer_ready;
   };
 
-  SimulatedRanks(Gpu& device, const ReferenceKernels& kernels, const OverlapGemm& problem, OverlapGemmKernel kernel)
+  SimulatedRanks(Gpu& device, const HelperKernels& kernels, const OverlapGemm& problem, OverlapGemmKernel kernel)
       : device_(&device),
         kernels_(&kernels),
         problem_(problem),
@@ -58,10 +59,9 @@ class SimulatedRanks {
   Result<void> push_chunk(int from, int to, int slice, int chunk, void* destination, const void* source, std::int64_t pitch_bytes,
                           bool waits);
   Result<std::string> check_rank(int rank, double& worst);
-  Result<void> add_products(GemmReference& reference, int rank) const;
 
   Gpu* device_;
-  const ReferenceKernels* kernels_;
+  const HelperKernels* kernels_;
   OverlapGemm problem_;
   OverlapGemmKernel kernel_;
   OverlapBuffers buffers_;

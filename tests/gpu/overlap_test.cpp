@@ -75,7 +75,7 @@ TEST_SUITE("overlap") {
     Gpu* device = gpu();
     if (device == nullptr) return;
     const Deadline deadline("simulated ranks", 300);
-    const ReferenceKernels kernels = must(compile_gemm_kernels(*device->driver));
+    const HelperKernels kernels = must(compile_helpers());
     const std::vector<Case> all = cases();
     std::vector<OverlapPlan> plans;
     for (const Case& c : all) plans.push_back(c.plan);
@@ -105,7 +105,7 @@ TEST_SUITE("overlap") {
     Gpu* device = gpu();
     if (device == nullptr) return;
     const Deadline deadline("failing waits", 60);
-    const ReferenceKernels kernels = must(compile_gemm_kernels(*device->driver));
+    const HelperKernels kernels = must(compile_helpers());
     for (const OverlapOp op : {OverlapOp::all_gather_gemm, OverlapOp::gemm_reduce_scatter}) {
       const Case c = make_case(op, 2, 1024, 512, 256, OverlapPlan{});
       const OverlapGemmKernel kernel = must(device->engine.prepare(c.plan));

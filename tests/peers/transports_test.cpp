@@ -101,7 +101,8 @@ TEST_CASE("two GPUs: memory is shared by descriptors and by cuIpc, between threa
       CommunicatorOptions options;
       options.transport = transport;
       options.timeout = 10s;
-      check_all(on_two_gpus(kind, options, [&](Communicator::Impl& group) {
+      check_all(on_two_gpus(kind, options, [&](Communicator& communicator) {
+        Communicator::Impl& group = communicator.impl();
         const Ending ending = ping_pong(group);
         return ending.empty() ? measure_copies(group, label) : ending;
       }));
@@ -111,7 +112,8 @@ TEST_CASE("two GPUs: memory is shared by descriptors and by cuIpc, between threa
 
 TEST_CASE("two GPUs: descriptors are the first choice") {
   ORDO_NEED_TWO_GPUS();
-  check_all(on_two_gpus(Ranks::processes, {}, [](Communicator::Impl& group) -> Ending {
+  check_all(on_two_gpus(Ranks::processes, {}, [](Communicator& communicator) -> Ending {
+    Communicator::Impl& group = communicator.impl();
     return group.transport == PeerTransport::vmm ? "" : "not vmm: " + group.reason;
   }));
 }
@@ -121,7 +123,8 @@ TEST_CASE("two GPUs: NCCL over sockets of the loopback, as between hosts") {
   CommunicatorOptions options;
   options.transport = PeerTransport::nccl;
   options.timeout = 30s;
-  const auto endings = on_two_gpus(Ranks::processes, options, [](Communicator::Impl& group) -> Ending {
+  const auto endings = on_two_gpus(Ranks::processes, options, [](Communicator& communicator) -> Ending {
+    Communicator::Impl& group = communicator.impl();
     return group.nccl != nullptr ? "" : "no NCCL communicator";
   });
   if (endings[0].find("NCCL cannot be used") != std::string::npos) {

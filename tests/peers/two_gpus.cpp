@@ -18,12 +18,11 @@ std::vector<Ending> on_two_gpus(Ranks kind, const CommunicatorOptions& options, 
   constexpr int kRanks = 2;
   const std::string address = new_address();
   const auto one = [&](int rank) -> Ending {
-    const auto opened = driver();
-    if (!opened) return opened.error().message;
     auto world = join_world(address, rank, kRanks, options.timeout);
     if (!world) return world.error().message;
-    auto made = Communicator::Impl::create({*opened, [] { return peers::nccl(); }, peers::host_identity()}, *world, options);
-    return made ? body(**made) : made.error().message;
+    world->local_rank = rank;
+    auto made = Communicator::create(*world, options);
+    return made ? body(*made) : made.error().message;
   };
   if (kind == Ranks::processes) return run_processes(kRanks, one);
   const auto all = run_processes(1, [&](int) -> Ending {

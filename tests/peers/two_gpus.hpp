@@ -26,7 +26,7 @@ int gpus();
 
 enum class Ranks { threads, processes };
 
-using Body = std::function<Ending(Communicator::Impl&)>;
+using Body = std::function<Ending(Communicator&)>;
 
 /// A rank a GPU (two of them), each with a communicator. Threads share one process that is made for them.
 std::vector<Ending> on_two_gpus(Ranks kind, const CommunicatorOptions& options, const Body& body);

@@ -2,10 +2,15 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <barrier>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "ordo/measurement_policy.hpp"
+#include "runtime/measure/helper_kernels.hpp"
 #include "runtime/measure/measure.hpp"
+#include "runtime/measure/rank_stand.hpp"
 
 namespace ordo {
 namespace {
@@ -16,7 +21,12 @@ class FakeStand : public measure::Stand {
   explicit FakeStand(std::vector<double> subject_ms) : subject_ms_(std::move(subject_ms)) {}
 
   double now_ms() override { return now; }
+  void rest(double ms) override {
+    now += ms;
+    rested_ms.push_back(ms);
+  }
   Result<measure::Batches> run(std::size_t subject, int batches, int launches) override {
+    if (fails) return Error{ErrorCode::driver, "a launch failed"};
     const double ms = subject_ms_[subject];
     busy_ms.push_back(ms * batches * launches);
     now += busy_ms.back();
@@ -27,7 +37,8 @@ class FakeStand : public measure::Stand {
   }
 
   double now = 5000;
-  std::vector<double> busy_ms;
+  bool fails = false;
+  std::vector<double> busy_ms, rested_ms;
 
  private:
   std::vector<double> subject_ms_;
@@ -87,6 +98,54 @@ TEST_CASE("measuring: short launches share a batch, and a number of launches can
   CHECK(sample->launches >= 2345);
 }
 
+TEST_CASE("measuring: a burst follows a rest") {
+  FakeStand stand({2});
+  measure::Measuring measuring(stand, {});
+  const auto burst = measuring.burst(0);
+  REQUIRE(burst.ok());
+  CHECK(*burst == 2);
+  CHECK(stand.rested_ms == std::vector<double>(7, 25.0));
+  CHECK(stand.busy_ms == std::vector<double>(8, 6.0));
+}
+
+TEST_CASE("measuring: ranks measure in step, by the slowest of them") {
+  constexpr int kRanks = 3;
+  std::barrier meet(kRanks);
+  std::vector<std::vector<double>> shown(kRanks);
+  std::vector<measure::Sample> samples(kRanks);
+  std::vector<std::vector<double>> busy(kRanks);
+  std::vector<std::string> errors(kRanks);
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      FakeStand mine({1.0 + static_cast<double>(rank)});
+      mine.now = 100.0 * static_cast<double>(rank);
+      measure::RankStand stand(mine, [&, rank](std::vector<double>& values) -> Result<void> {
+        shown[rank] = values;
+        meet.arrive_and_wait();
+        for (const auto& other : shown)
+          for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::max(values[i], other[i]);
+        meet.arrive_and_wait();
+        return {};
+      });
+      measure::Measuring measuring(stand, {});
+      const auto sample = measuring.round(0);
+      if (sample) samples[rank] = *sample;
+      busy[rank] = mine.busy_ms;
+      mine.fails = rank == 1;
+      const auto failed = measuring.round(0);
+      errors[rank] = failed ? "no error" : failed.error().message;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    CHECK(samples[rank].ms_median == 3);
+    CHECK(samples[rank].launches == samples[0].launches);
+    CHECK(busy[rank].size() == busy[0].size());
+    CHECK(errors[rank] == (rank == 1 ? "a launch failed" : "a launch failed on another rank"));
+  }
+}
+
 TEST_CASE("measuring: rounds combine to the median of medians") {
   measure::Sample a, b, c;
   a.ms_median = 3, a.ms_min = 2, a.launches = 10, a.watts = 600;
@@ -99,6 +158,13 @@ TEST_CASE("measuring: rounds combine to the median of medians") {
   CHECK(all.watts == 650);
   CHECK_FALSE(all.clock_mhz.has_value());
   CHECK(measure::median({4, 1, 3, 2}) == 2.5);
+}
+
+TEST_CASE("measuring: the helpers' kernels compile") {
+  KernelBuilderOptions options;
+  options.memory_cache_only = true;
+  const auto helpers = measure::HelperKernels::create(options);
+  CHECK_MESSAGE(helpers.ok(), (helpers ? std::string() : helpers.error().message));
 }
 
 TEST_CASE("measurement policy: its text reads back, and nonsense is refused") {

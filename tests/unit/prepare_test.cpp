@@ -19,8 +19,9 @@
 #include "ordo/ordo.hpp"
 #include "runtime/compiler.hpp"
 #include "runtime/kernel_builder.hpp"
+#include "runtime/kernel_impl.hpp"
 #include "runtime/nvrtc_identity.hpp"
-#include "runtime/prepared_plans.hpp"
+#include "runtime/once_map.hpp"
 #include "runtime/toolchain.hpp"
 #include "tests/unit/scratch.hpp"
 
@@ -389,7 +390,9 @@ TEST_CASE("manifest: a run's plans, once each, as a list that prepares the same"
 }
 
 TEST_CASE("prepared plans, report 29: a bounded number, those asked for longest ago go first, those in use stay") {
-  PreparedPlans plans(2);
+  using Plans = OnceMap<AttentionBackwardKernel::Impl>;
+  using Prepared = Plans::Made;
+  Plans plans(2);
   int builds = 0;
   const auto make = [&]() -> Prepared {
     ++builds;
@@ -409,6 +412,10 @@ TEST_CASE("prepared plans, report 29: a bounded number, those asked for longest 
   CHECK_FALSE(fails);
   CHECK_FALSE(plans.find("d"));
   CHECK(plans.get("d", make));
+  const Prepared thrown = plans.get("e", []() -> Prepared { throw std::bad_alloc(); });
+  REQUIRE_FALSE(thrown);
+  CHECK(thrown.error().code == ErrorCode::internal);
+  CHECK_FALSE(plans.find("e"));
 }
 
 TEST_CASE("counters: Prometheus' text has each metric's help and type once, before its series") {

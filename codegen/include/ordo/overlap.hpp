@@ -128,6 +128,20 @@ ORDO_API Result<OverlapPlan> parse_overlap_plan(std::string_view text);
 /// Validates problem and plan and that the plan was made for such a problem. Errors: invalid_problem, invalid_plan.
 ORDO_API Result<void> check_fit(const OverlapGemm& problem, const OverlapPlan& plan);
 
+/// A plan and what the planner expects of it. Times in milliseconds, of one launch on every rank at once.
+struct OverlapChoice {
+  OverlapPlan plan;
+  bool overlap = true;       ///< false: the exchange and the product one after the other
+  double predicted_ms = 0;   ///< of what was chosen
+  double exposed_ms = 0;     ///< of it: nobody computes
+  double sequential_ms = 0;  ///< the exchange alone and the product alone, added
+  std::string reason;        ///< one sentence
+};
+
+/// The plan for a problem, whether overlapping pays, and why. `peer_access`: the ranks map each other's memory; else NCCL moves
+/// the slices. Every rank makes the same choice from the same arguments. Pure. Errors: those of problem.validate().
+ORDO_API Result<OverlapChoice> make_overlap_plan(const OverlapGemm& problem, const Target& target, bool peer_access = true);
+
 /// The one kernel of the plan ("overlap", entry ordo_overlap). Pure and thread-safe; plans that differ in run-time fields
 /// (group_m, workers, sub_slices) give the same text.
 ORDO_API Result<KernelSource> generate(const OverlapPlan& plan, const Target& target);

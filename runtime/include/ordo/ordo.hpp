@@ -125,8 +125,8 @@ struct EngineOptions {
   /// Appends every plan that is prepared to this file, as a list for prepare() and `ordo precompile`. Empty: $ORDO_MANIFEST, else
   /// none.
   std::string manifest_path = {};
-  /// Prepared plans to keep. Beyond it those asked for longest ago are unloaded if no AttentionBackwardKernel of theirs is left:
-  /// keep yours while launches of it, or graphs that hold it, are in flight.
+  /// Prepared plans of each family to keep. Beyond it those asked for longest ago are unloaded if no kernel object of theirs is
+  /// left: keep yours while launches of it, or graphs that hold it, are in flight.
   std::size_t max_plans = 256;
   /// Take kernels whose registers spill, which are otherwise refused: to measure what a spill costs.
   bool allow_spills = false;

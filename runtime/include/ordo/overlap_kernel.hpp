@@ -36,6 +36,8 @@ struct OverlapBuffers {
   std::size_t receive_slot_bytes = 0;  ///< of `received`; 0: nothing arrives
   std::size_t send_slot_bytes = 0;     ///< of `sent`; 0: the kernel stores no slice for a copy engine
   std::size_t words = 0;               ///< of `ready` and of `done`: slots * sub_slices
+  std::int64_t output_pitch = 0;       ///< of a D that other ranks write to as well, which lies in memory that they share ...
+  std::size_t output_bytes = 0;        ///< ... and takes so much of it; 0: D is this rank's own
 };
 
 /// For pairs that check_fit accepts.
@@ -84,6 +86,10 @@ class ORDO_API OverlapGemmKernel {
  public:
   [[nodiscard]] const OverlapPlan& plan() const;
   [[nodiscard]] const KernelReport& report() const;
+
+  /// Loads the kernel in the current context, as the first launch there would. Errors: those of launch() that have to do with the
+  /// device.
+  Result<void> load() const;
 
   /// Enqueues the product on `stream` of the current context. No allocation, no synchronisation; capture-safe after the first
   /// launch on a device. `exchange` may be left out for one rank.

@@ -8,12 +8,16 @@
 #include <vector>
 
 #include "ordo/overlap_kernel.hpp"
-#include "tests/bench/gemm/cublas.hpp"
-#include "tests/bench/gemm/timing.hpp"
-#include "tests/gpu/gemm_problem.hpp"
+#include "runtime/measure/cublas.hpp"
+#include "runtime/measure/event_stand.hpp"
+#include "runtime/measure/gemm_reference.hpp"
 
 namespace ordo::bench {
 namespace {
+
+using measure::Cublas;
+using measure::DeviceMatrix;
+using measure::HelperKernels;
 
 /// The rows of the overlap study (tensor-parallel MLP, two ranks), two squares, and short ones. MxNxK.
 constexpr const char* kShapes =
@@ -32,7 +36,12 @@ struct Options {
 
 struct Contender {
   std::string name;
-  Launch launch;
+  std::function<Result<void>()> launch;  ///< on the stream of the bench
+};
+
+struct Timing {
+  double burst_ms = 0;
+  measure::Sample steady;  ///< 0 ms: not measured
 };
 
 Result<std::vector<OverlapGemm>> parse_shapes(const std::string& text) {
@@ -57,15 +66,15 @@ Result<std::vector<OverlapGemm>> parse_shapes(const std::string& text) {
 class Bench {
  public:
   static Result<Bench> create(Options options) {
-    auto table = driver();
-    if (!table) return table.error();
     auto context = DeviceContext::open(options.device);
     if (!context) return context.error();
     EngineOptions engine_options;
     engine_options.memory_cache_only = true;
     auto engine = Engine::create(std::move(engine_options));
     if (!engine) return engine.error();
-    auto kernels = test::compile_gemm_kernels(**table);
+    KernelBuilderOptions helper_options;
+    helper_options.memory_cache_only = true;
+    auto kernels = HelperKernels::create(helper_options);
     if (!kernels) return kernels.error();
     auto stream = Stream::create();
     if (!stream) return stream.error();
@@ -94,7 +103,7 @@ class Bench {
   }
 
  private:
-  Bench(Options options, DeviceContext context, Engine engine, test::ReferenceKernels kernels, Stream stream)
+  Bench(Options options, DeviceContext context, Engine engine, HelperKernels kernels, Stream stream)
       : options_(std::move(options)),
         context_(std::move(context)),
         engine_(std::move(engine)),
@@ -103,82 +112,81 @@ class Bench {
         nvml_(measure::Nvml::open(options_.device)) {}
 
   Result<void> run_shape(const OverlapGemm& problem) {
-    auto a = test::DeviceMatrix::create(problem.k, problem.m, 2, 0), b = test::DeviceMatrix::create(problem.k, problem.n, 2, 0);
-    auto d = test::DeviceMatrix::create(problem.n, problem.m, 2, 0),
-         expected = test::DeviceMatrix::create(problem.n, problem.m, 2, 0);
+    auto a = DeviceMatrix::create(problem.k, problem.m, 2, 0), b = DeviceMatrix::create(problem.k, problem.n, 2, 0);
+    auto d = DeviceMatrix::create(problem.n, problem.m, 2, 0), expected = DeviceMatrix::create(problem.n, problem.m, 2, 0);
     for (const auto* made : {&a, &b, &d, &expected})
       if (!*made) return made->error();
     if (auto ok = a->fill_random(kernels_, problem.dtype, 1); !ok) return ok;
     if (auto ok = b->fill_random(kernels_, problem.dtype, 2); !ok) return ok;
     const OverlapGemmTensors tensors{a->view(), b->view(), d->view()};
     std::vector<Contender> contenders;
-    if (cublas_)
-      contenders.push_back({"cublas", [&, this](CUstream_st* stream) { return cublas_->multiply(problem, tensors, stream); }});
+    if (cublas_) contenders.push_back({"cublas", [&, this] { return cublas_->multiply(problem, tensors, stream_.get()); }});
     for (const std::string& text : options_.plans) {
       auto plan = parse_overlap_plan(text);
       if (!plan) return plan.error();
       auto kernel = engine_.prepare(*plan);
       if (!kernel) return kernel.error();
-      contenders.push_back(
-          {text, [&, kernel = *kernel](CUstream_st* stream) { return kernel.launch(problem, tensors, stream); }});
+      contenders.push_back({text, [&, this, kernel = *kernel] { return kernel.launch(problem, tensors, stream_.get()); }});
     }
+    auto stand = measure::EventStand::create(stream_.get(), nvml_);
+    if (!stand) return stand.error();
+    measure::Measuring measuring(*stand, policy());
     for (const Contender& contender : contenders) {
       auto differing = once(contender, &contender == &contenders.front(), *d, *expected);
       if (!differing) return differing.error();
-      GemmTiming timing;
-      auto burst = burst_ms(contender.launch, stream_);
+      const std::size_t subject = stand->add(contender.launch);
+      Timing timing;
+      auto burst = measuring.burst(subject);
       if (!burst) return burst.error();
       timing.burst_ms = *burst;
-      if (!options_.burst_only)
-        if (auto ok = measure_steady(contender.launch, stream_, nvml_, options_.warm_seconds, options_.seconds, timing); !ok)
-          return ok;
+      if (!options_.burst_only) {
+        auto steady = measuring.round(subject);
+        if (!steady) return steady.error();
+        timing.steady = *steady;
+      }
       print(problem, contender.name, timing, *differing);
     }
     return {};
   }
 
-  /// Runs the contender into a poisoned D. The first one's D is kept as `expected`; the words in which a later one differs from
-  /// it.
-  Result<std::uint32_t> once(const Contender& contender, bool first, test::DeviceMatrix& d, test::DeviceMatrix& expected) {
-    if (auto ok = d.poison(); !ok) return ok.error();
-    if (auto ok = context_.synchronize(); !ok) return ok.error();
-    if (auto ok = contender.launch(stream_.get()); !ok) return ok.error();
-    if (auto ok = stream_.synchronize(); !ok) return ok.error();
-    auto got = reinterpret_cast<CUdeviceptr>(d.buffer().data()), kept = reinterpret_cast<CUdeviceptr>(expected.buffer().data());
-    const std::size_t bytes = d.buffer().bytes();
-    const Driver& driver = kernels_.driver();
-    if (first) {
-      if (auto ok = driver.check(driver.memcpyDtoD(kept, got, bytes), "copy of D"); !ok) return ok.error();
-      return 0u;
-    }
-    auto counter = DeviceBuffer::allocate(4);
-    if (!counter) return counter.error();
-    if (auto ok = counter->fill(0); !ok) return ok.error();
-    auto words = static_cast<long long>(bytes / 4);
-    void* out = counter->data();
-    std::array<void*, 4> arguments{&got, &kept, &words, &out};
-    if (auto ok = kernels_.launch(DType::bf16, "gemm_differ", {264, 1, 1}, 256, arguments.data()); !ok) return ok.error();
-    std::uint32_t differing = 0;
-    if (auto ok = counter->copy_to_host(&differing, 4); !ok) return ok.error();
-    return differing;
+  [[nodiscard]] MeasurementPolicy policy() const {
+    MeasurementPolicy policy;
+    policy.first_warm_ms = policy.warm_ms = options_.warm_seconds * 1e3;
+    policy.measure_ms = options_.seconds * 1e3;
+    policy.rounds = 1;
+    return policy;
   }
 
-  void print(const OverlapGemm& problem, const std::string& name, const GemmTiming& t, std::uint32_t differing) {
+  /// Runs the contender into a poisoned D. The first one's D is kept as `expected`; the words in which a later one differs from
+  /// it.
+  Result<std::uint64_t> once(const Contender& contender, bool first, DeviceMatrix& d, DeviceMatrix& expected) {
+    if (auto ok = d.poison(stream_.get()); !ok) return ok.error();
+    if (auto ok = contender.launch(); !ok) return ok.error();
+    if (auto ok = stream_.synchronize(); !ok) return ok.error();
+    if (!first) return kernels_.count_differing_words(d.buffer(), expected.buffer(), stream_.get());
+    std::vector<unsigned char> bytes(d.buffer().bytes());
+    if (auto ok = d.buffer().copy_to_host(bytes.data(), bytes.size()); !ok) return ok.error();
+    if (auto ok = expected.buffer().copy_from_host(bytes.data(), bytes.size()); !ok) return ok.error();
+    return std::uint64_t{0};
+  }
+
+  void print(const OverlapGemm& problem, const std::string& name, const Timing& t, std::uint64_t differing) {
     const auto rate = [&](double ms) { return ms > 0 ? problem.flops() / ms * 1e-9 : 0; };
+    const double ms = t.steady.ms_median, clock = t.steady.clock_mhz.value_or(0), watts = t.steady.watts.value_or(0);
     const std::string shape = fmt::format("{}x{}x{}", problem.m, problem.n, problem.k);
-    fmt::print("{:>18} {:9.4f} {:7.1f} {:9.4f} {:7.1f} {:6.0f} {:6.0f} {:7}  {}\n", shape, t.burst_ms, rate(t.burst_ms),
-               t.steady_ms, rate(t.steady_ms), t.clock_mhz, t.watts, differing, name);
+    fmt::print("{:>18} {:9.4f} {:7.1f} {:9.4f} {:7.1f} {:6.0f} {:6.0f} {:7}  {}\n", shape, t.burst_ms, rate(t.burst_ms), ms,
+               rate(ms), clock, watts, differing, name);
     (void)std::fflush(stdout);
     if (csv_.is_open())
       csv_ << fmt::format("{},{},{},\"{}\",{:.5f},{:.1f},{:.5f},{:.1f},{:.0f},{:.0f},{}\n", problem.m, problem.n, problem.k, name,
-                          t.burst_ms, rate(t.burst_ms), t.steady_ms, rate(t.steady_ms), t.clock_mhz, t.watts, differing)
+                          t.burst_ms, rate(t.burst_ms), ms, rate(ms), clock, watts, differing)
            << std::flush;
   }
 
   Options options_;
   DeviceContext context_;
   Engine engine_;
-  test::ReferenceKernels kernels_;
+  HelperKernels kernels_;
   Stream stream_;
   std::optional<measure::Nvml> nvml_;
   std::optional<Cublas> cublas_;

@@ -1,4 +1,4 @@
-// cuBLAS, opened at run time: the peer of our GEMM in the same process.
+// cuBLAS, opened at run time: what our GEMM is measured beside.
 #pragma once
 
 #include <memory>
@@ -6,14 +6,14 @@
 
 #include "ordo/overlap_kernel.hpp"
 
-namespace ordo::bench {
+namespace ordo::measure {
 
-class Cublas {
+class ORDO_API Cublas {
  public:
   /// `path`: of libcublas.so, whose libcublasLt lies beside it; empty: the loader's. Errors (toolchain): not found or refused.
   static Result<Cublas> open(const std::string& path);
 
-  /// D = A B, 16-bit in and out, fp32 sums; A by rows, B by columns, D by rows, as the default algorithm does it.
+  /// D = A B with fp32 sums, without bias and activation, as the default algorithm does it. Copies share one handle: one thread.
   Result<void> multiply(const OverlapGemm& problem, const OverlapGemmTensors& tensors, CUstream_st* stream) const;
 
   [[nodiscard]] int version() const;  ///< as cublasGetVersion gives it
@@ -24,4 +24,4 @@ class Cublas {
   std::shared_ptr<Library> library_;
 };
 
-}  // namespace ordo::bench
+}  // namespace ordo::measure

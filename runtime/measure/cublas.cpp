@@ -1,17 +1,17 @@
-#include "tests/bench/gemm/cublas.hpp"
+#include "runtime/measure/cublas.hpp"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
 
 #include "runtime/device.hpp"
 
-namespace ordo::bench {
+namespace ordo::measure {
 namespace {
 
 // From cublas_api.h and library_types.h, which are not needed to build.
 using Handle = void*;
 constexpr int kNoTranspose = 0, kTranspose = 1;
-constexpr int kFp16 = 2, kBf16 = 14;
+constexpr int kFp32 = 0, kFp16 = 2, kBf16 = 14;
 constexpr int kCompute32F = 68;
 constexpr int kDefaultAlgorithm = -1;
 constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
@@ -67,19 +67,20 @@ int Cublas::version() const {
 
 Result<void> Cublas::multiply(const OverlapGemm& p, const OverlapGemmTensors& t, CUstream_st* stream) const {
   const float one = 1, zero = 0;
-  const int type = p.dtype == DType::bf16 ? kBf16 : kFp16;
+  const int type = p.dtype == DType::bf16 ? kBf16 : kFp16, out = p.out == OutputType::fp32 ? kFp32 : type;
   if (stream != library_->stream) {  // once: it would count as cuBLAS' time otherwise
     library_->set_stream(library_->handle, stream);
     library_->set_workspace(library_->handle, library_->workspace.data(), library_->workspace.bytes());
     library_->stream = stream;
   }
   // Column-major: D^T = B^T A^T.
-  const int status = library_->gemm(library_->handle, kTranspose, kNoTranspose, static_cast<int>(p.n), static_cast<int>(p.m),
+  const int status = library_->gemm(library_->handle, p.b == Storage::column ? kTranspose : kNoTranspose,
+                                    p.a == Storage::row ? kNoTranspose : kTranspose, static_cast<int>(p.n), static_cast<int>(p.m),
                                     static_cast<int>(p.k), &one, t.b.data, type, static_cast<int>(t.b.stride), t.a.data, type,
-                                    static_cast<int>(t.a.stride), &zero, t.d.data, type, static_cast<int>(t.d.stride),
-                                    kCompute32F, kDefaultAlgorithm);
+                                    static_cast<int>(t.a.stride), &zero, t.d.data, out, static_cast<int>(t.d.stride), kCompute32F,
+                                    kDefaultAlgorithm);
   if (status != 0) return Error{ErrorCode::driver, fmt::format("cublasGemmEx failed with {}", status)};
   return {};
 }
 
-}  // namespace ordo::bench
+}  // namespace ordo::measure
