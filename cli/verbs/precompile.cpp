@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -12,6 +13,7 @@
 #include "cli/report.hpp"
 #include "cli/stores.hpp"
 #include "cli/verbs/verbs.hpp"
+#include "ordo/decision_table.hpp"
 #include "runtime/compiler.hpp"
 #include "runtime/listed_plans.hpp"
 
@@ -19,7 +21,7 @@ namespace ordo::cli {
 namespace {
 
 struct PrecompileOptions {
-  std::vector<std::string> lists, targets{"h200"};
+  std::vector<std::string> lists, tables, targets{"h200"};
   std::string cache, toolchain;
   std::int64_t jobs = 0, candidates = 1;
   bool check = false, json = false;
@@ -28,10 +30,37 @@ struct PrecompileOptions {
 /// Plans for one target.
 struct Work {
   Target target;
-  std::vector<Plan> plans;
+  ShapeList needed = {};  ///< plans alone
+
+  void add(const Plan& plan) { add_new(needed.plans, plan); }
+  void add(const OverlapPlan& plan) { add_new(needed.overlap_plans, plan); }
+  [[nodiscard]] std::size_t size() const { return needed.plans.size() + needed.overlap_plans.size(); }
+
+ private:
+  template <class P>
+  static void add_new(std::vector<P>& plans, const P& plan) {
+    if (std::find(plans.begin(), plans.end(), plan) == plans.end()) plans.push_back(plan);
+  }
 };
 
+/// The plans that decision tables hold, for their targets.
+Result<void> add_tables(const PrecompileOptions& options, std::vector<Work>& all) {
+  for (const std::string& path : options.tables) {
+    const auto table = read_decision_table(path);
+    if (!table) return table.error();
+    const auto work = std::find_if(all.begin(), all.end(), [&](const Work& part) { return part.target == table->target; });
+    if (work == all.end()) {
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("{} is for {}, which --target does not name", path, to_text(table->target))};
+    }
+    for (const Decision& decision : table->decisions) work->add(decision.plan);
+  }
+  return {};
+}
+
 Result<std::vector<Work>> read_work(const PrecompileOptions& options) {
+  if (options.lists.empty() && options.tables.empty())
+    return Error{ErrorCode::invalid_argument, "name a shape list (models/llama3-8b.toml), or a decision table with --tuning"};
   std::vector<ShapeList> lists;
   for (const std::string& path : options.lists) {
     auto list = read_shape_list(path);
@@ -42,17 +71,17 @@ Result<std::vector<Work>> read_work(const PrecompileOptions& options) {
   for (const std::string& name : options.targets) {
     auto target = parse_target(name);
     if (!target) return target.error();
-    Work work{*target, {}};
+    Work work{*target};
     for (const ShapeList& list : lists) {
       const auto choose = [&](const AttentionBackward& p, const PlanRequest& r) { return make_plan(p, *target, r); };
       auto plans = plans_of(list, choose, static_cast<std::size_t>(options.candidates));
       if (!plans) return plans.error();
-      for (Plan& plan : *plans) {
-        if (std::find(work.plans.begin(), work.plans.end(), plan) == work.plans.end()) work.plans.push_back(std::move(plan));
-      }
+      for (const Plan& plan : *plans) work.add(plan);
+      for (const OverlapPlan& plan : list.overlap_plans) work.add(plan);
     }
     all.push_back(std::move(work));
   }
+  if (auto ok = add_tables(options, all); !ok) return ok.error();
   return all;
 }
 
@@ -62,7 +91,7 @@ Result<Completeness> look_at(const std::vector<cache::Store>& stores, const std:
   Completeness all;
   std::set<std::string> seen;
   for (const Work& part : work) {
-    auto found = check_completeness(stores, part.plans, part.target, toolchain);
+    auto found = check_completeness(stores, part.needed.plans, part.needed.overlap_plans, part.target, toolchain);
     if (!found) return found.error();
     for (auto& kernel : found->kernels) {
       if (seen.insert(kernel.first).second) all.kernels.push_back(std::move(kernel));
@@ -77,7 +106,7 @@ Result<Completeness> look_at(const std::vector<cache::Store>& stores, const std:
 
 std::size_t plans_in(const std::vector<Work>& work) {
   std::size_t count = 0;
-  for (const Work& part : work) count += part.plans.size();
+  for (const Work& part : work) count += part.size();
   return count;
 }
 
@@ -151,20 +180,18 @@ Result<std::size_t> compile_missing(const PrecompileOptions& options, const std:
     engine_options.target = part.target;
     auto engine = Engine::create(std::move(engine_options));
     if (!engine) return engine.error();
-    ShapeList list;
-    list.plans = part.plans;
     PrepareOptions prepare;
     prepare.threads = static_cast<int>(options.jobs);
     prepare.progress = [&](std::size_t done, std::size_t) { bar.update(static_cast<double>(before + done) / total); };
     prepare.cancelled = [] { return interrupted != 0; };
-    const auto report = engine->prepare(list, prepare);
+    const auto report = engine->prepare(part.needed, prepare);
     if (!report && report.error().code == ErrorCode::cancelled) {
       return Error{ErrorCode::cancelled,
                    fmt::format("interrupted; what is compiled is in {}, and the same command goes on from there", partial)};
     }
     if (!report) return report.error();
     compiled += report->compiled;
-    before += part.plans.size();
+    before += part.size();
   }
   return compiled;
 }
@@ -190,6 +217,7 @@ Result<cache::Sizes> finish(const std::string& file, const std::string& partial,
 Result<int> precompile(const PrecompileOptions& options) {
   const auto work = read_work(options);
   if (!work) return work.error();
+  ::unsetenv("ORDO_CACHE_LAYERS");  // the file must hold every kernel itself, also where this machine has them in a layer
   if (options.check) return check_file(options, *work);
   const std::string file = options.cache, partial = file + ".partial";
   const auto compiled = compile_missing(options, *work, file, partial);
@@ -241,8 +269,8 @@ Verb add_precompile(CLI::App& app) {
   auto options = std::make_shared<PrecompileOptions>();
   CLI::App* verb = app.add_subcommand("precompile", "Compile all kernels that lists of problems need, into one file to ship");
   verb->add_option("lists", options->lists, "Shape lists, e.g. models/llama3-8b.toml, or what ORDO_MANIFEST recorded")
-      ->type_name("FILE")
-      ->required();
+      ->type_name("FILE");
+  verb->add_option("--tuning", options->tables, "Decision tables (ordo tuning export): their plans too")->type_name("FILE");
   verb->add_option("--target", options->targets, "GPUs to plan for, e.g. h200,h100 (h200)")->type_name("NAME")->delimiter(',');
   verb->add_option("--cache", options->cache, "The file to make or to complete")->type_name("FILE")->required();
   verb->add_option("--jobs", options->jobs, "Compiles at once ($ORDO_COMPILE_JOBS, else half of the processors)")
