@@ -122,7 +122,7 @@ Result<int> inspect(const InspectOptions& options) {
   Json json;
   if (options.list) {
     json["kernels"] = Json::array();
-    for (const KernelReport& report : reports) json["kernels"].push_back(to_json(report));
+    for (const KernelReport& report : reports) json["kernels"].push_back(cli::to_json(report));
   } else {
     json = kernels_json(reports);
   }
