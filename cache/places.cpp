@@ -91,9 +91,10 @@ std::optional<std::string> default_path() {
   return !fs::exists(fs::symlink_status(local, ignored)) || is_ours_alone(local) ? local + "/cache.db" : *path;
 }
 
-std::vector<std::string> default_layers() {
+std::vector<std::string> default_layers() { return split_layers(environment("ORDO_CACHE_LAYERS").value_or("")); }
+
+std::vector<std::string> split_layers(const std::string& list) {
   std::vector<std::string> layers;
-  std::string list = environment("ORDO_CACHE_LAYERS").value_or("");
   for (std::size_t begin = 0; begin <= list.size();) {
     const std::size_t end = std::min(list.find(':', begin), list.size());
     if (end > begin) layers.push_back(list.substr(begin, end - begin));

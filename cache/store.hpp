@@ -53,6 +53,8 @@ ORDO_API std::optional<std::string> default_path();
 
 /// The read-only files of $ORDO_CACHE_LAYERS, separated by ':'.
 ORDO_API std::vector<std::string> default_layers();
+/// "A:B" as a list; empty parts are left out.
+std::vector<std::string> split_layers(const std::string& list);
 
 /// $ORDO_CACHE_LIMIT in bytes ("2147483648", "500M", "2G"), else 2 GiB. 0 is no limit. What is no size counts as unset.
 ORDO_API std::int64_t default_limit_bytes();

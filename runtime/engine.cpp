@@ -20,6 +20,7 @@
 #include "runtime/once_map.hpp"
 #include "runtime/overlap_kernel_impl.hpp"
 #include "runtime/plan_lock.hpp"
+#include "runtime/process.hpp"
 
 namespace ordo {
 
@@ -73,6 +74,7 @@ struct Engine::Impl {
   OnceMap<AttentionBackwardKernel::Impl> plans;    ///< by the plan's text
   OnceMap<OverlapGemmKernel::Impl> overlap_plans;  ///< likewise
   std::atomic<bool> sealed{false};
+  MadeIn process;
 
   Impl(Target chosen, EngineOptions made_with, std::optional<PlanLock> plan_lock)
       : target(std::move(chosen)),
@@ -121,6 +123,7 @@ struct Engine::Impl {
 
   /// `what` names what was asked in the error of a sealed engine.
   Prepared prepare(const Plan& plan, Flavour flavour, const std::string& what, const std::function<bool()>& cancelled = {}) {
+    if (Result<void> ours = process.check("This Engine"); !ours) return ours.error();
     if (Result<void> valid = plan.validate(); !valid) return valid.error();
     if (pinned)
       if (Result<void> listed = pinned->check(plan); !listed) return listed.error();
@@ -222,6 +225,7 @@ Result<PlanChoice> Engine::plan(const AttentionBackward& problem, const PlanRequ
 }
 
 Result<OverlapGemmKernel> Engine::prepare(const OverlapPlan& plan) {
+  if (Result<void> ours = impl_->process.check("This Engine"); !ours) return ours.error();
   if (Result<void> valid = plan.validate(); !valid) return valid.error();
   const std::string text = to_text(plan);
   if (impl_->sealed) {
@@ -249,6 +253,7 @@ Result<AttentionBackwardKernel> Engine::prepare(const AttentionBackward& problem
 }
 
 Result<PrepareReport> Engine::prepare(const ShapeList& list, const PrepareOptions& options) {
+  if (Result<void> ours = impl_->process.check("This Engine"); !ours) return ours.error();
   const Result<std::vector<Plan>> plans =
       plans_of(list, [this](const AttentionBackward& p, const PlanRequest& r) { return plan(p, r); });
   if (!plans) return plans.error();

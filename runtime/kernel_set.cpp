@@ -74,6 +74,7 @@ const LoadedKernel* LoadedKernels::find(std::string_view name) const {
 }
 
 struct KernelSet::State {
+  MadeIn process;
   /// A context by its id too: a destroyed context's address is used again.
   struct Key {
     CUcontext context;
@@ -163,6 +164,7 @@ KernelSet::~KernelSet() = default;
 const std::vector<KernelImage>& KernelSet::images() const { return state_->images; }
 
 Result<const LoadedKernels*> KernelSet::load(CUstream stream) const {
+  if (auto ours = state_->process.check("This kernel"); !ours) return ours.error();
   if (state_->driver_table == nullptr) {
     const Result<const Driver*> opened = driver();
     if (!opened) return opened.error();

@@ -8,6 +8,15 @@
 
 namespace ordo {
 
+Module::~Module() {
+  if (!process_.here()) return;  // the parent's
+  // The thread may be capturing: in this mode that goes on.
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  const bool exchanged = driver_.threadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
+  driver_.libraryUnload(library_);  // fails when the process is ending and the driver is gone: no matter
+  if (exchanged) driver_.threadExchangeStreamCaptureMode(&mode);
+}
+
 Result<std::shared_ptr<Module>> ModuleRegistry::load(const Driver& driver, const KernelImage& image) {
   // A function's dynamic shared memory is set once: users that want another size need a function, and so a module, of their own.
   const std::string key = fmt::format("{} {} {}", image.sha256, image.shared_bytes, static_cast<const void*>(&driver));

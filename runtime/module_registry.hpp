@@ -10,6 +10,7 @@
 
 #include "ordo/error.hpp"
 #include "runtime/driver.hpp"
+#include "runtime/process.hpp"
 
 namespace ordo {
 
@@ -21,12 +22,13 @@ class Module {
   Module(const Driver& driver, CUlibrary library) : driver_(driver), library_(library) {}
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
-  ~Module() { driver_.libraryUnload(library_); }  // fails when the process is ending and the driver is gone: no matter
+  ~Module();
   [[nodiscard]] CUlibrary get() const { return library_; }
 
  private:
   const Driver& driver_;
   CUlibrary library_;
+  MadeIn process_;
 };
 
 /// Thread-safe.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # package.sh BUILD_FOLDER: installs that build into a clean prefix, moves the prefix, and builds the examples against it there:
-# by find_package, and by pkg-config with nothing but a C compiler.
+# by find_package, and by pkg-config with nothing but a C compiler. Then the .deb, unpacked.
 set -euo pipefail
 build=$(realpath "$1")
 source=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
@@ -24,5 +24,15 @@ flags=$(pkg-config --cflags --libs ordo)
 # shellcheck disable=SC2086 # several flags
 cc -Wall -Wextra -Werror "$source/examples/backward_c.c" $flags -ldl -o "$work/c"
 "$work/c" >/dev/null
+ORDO_NVRTC=$work/none "$work/c" >/dev/null  # what the cache holds needs no compiler
+
+# A program may hold other copies of what ordo is made of, and earlier in the search order: of LLVM, fmt, SQLite, zstd.
+others=$(ldconfig -p | grep -oE '/[^ ]*/lib(LLVM[^ ]*|fmt|sqlite3|zstd)\.so[^ ]*$' | tr '\n' ' ')
+LD_PRELOAD=$others "$work/c" >/dev/null
+LD_PRELOAD=$others "$work/moved/bin/ordo" check attention-backward --device cpu --seqlen 200 --heads 2 --head-dim 64 --mask 'expr:k <= q && q - k < 64'
 "$work/moved/bin/ordo" --version
+
+(cd "$build" && cpack -G DEB -B "$work/deb" >/dev/null)
+dpkg-deb --extract "$work"/deb/*.deb "$work/unpacked"
+LD_LIBRARY_PATH=$(dirname "$(find "$work/unpacked" -name libordo.so.0 -print -quit)") "$work/unpacked/usr/bin/ordo" --version
 echo "1 passed, 0 failed"

@@ -8,7 +8,7 @@
 namespace ordo::cli {
 namespace {
 
-constexpr std::array kColumns{Schedule::ascending,       Schedule::descending, Schedule::shift,
+constexpr std::array kTableColumns{Schedule::ascending,       Schedule::descending, Schedule::shift,
                               Schedule::symmetric_shift, Schedule::alternate,  Schedule::arrival};
 
 }  // namespace
@@ -23,11 +23,11 @@ void ScheduleTable::add(const std::string& cell, const AttentionBackward& proble
 
 std::string ScheduleTable::csv() const {
   std::string out = "cell";
-  for (const Schedule schedule : kColumns) out += fmt::format(",{}", to_string(schedule));
+  for (const Schedule schedule : kTableColumns) out += fmt::format(",{}", to_string(schedule));
   out += ",fastest,ahead_of_ascending_percent\n";
   for (const Row& row : rows_) {
     out += row.cell;
-    for (const Schedule schedule : kColumns) {
+    for (const Schedule schedule : kTableColumns) {
       const auto found = row.tflops.find(schedule);
       out += found == row.tflops.end() ? "," : fmt::format(",{:.1f}", found->second);
     }

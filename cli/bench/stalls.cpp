@@ -68,7 +68,7 @@ void report(const Choice& made, const DeviceFacts& device, const Stalls& stalls)
 }  // namespace
 
 Result<int> bench_stalls(const BenchOptions& options) {
-  constexpr int kLaunches = 20;  // the last is read
+  constexpr int kMeasuredLaunches = 20;  // the last is read
   auto made = choose(options);
   if (!made) return made.error();
   auto device = resolve_gpu(options, "ordo bench --stalls");
@@ -80,7 +80,7 @@ Result<int> bench_stalls(const BenchOptions& options) {
   auto problem = bench->random_problem(made->problem, options.seed);
   if (!problem) return problem.error();
   if (auto ok = problem->reserve(*kernel); !ok) return ok.error();
-  for (int i = 0; i < kLaunches; ++i) {
+  for (int i = 0; i < kMeasuredLaunches; ++i) {
     if (auto ok = problem->launch(*kernel); !ok) return ok.error();
   }
   auto each = problem->stalls(*kernel);

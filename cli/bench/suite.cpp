@@ -147,7 +147,7 @@ int print_list(const std::vector<CellCases>& all) {
   return kOk;
 }
 
-constexpr const char* kColumns =
+constexpr const char* kSuiteColumns =
     "impl,plan_schedule,accumulate,cluster,head_dim,causal,batch,seqlen,heads,kv_heads,ms_median,ms_min,tflops,clock_mhz,watts,"
     "same_bits,max_rel_err,plan";
 
@@ -257,7 +257,7 @@ class Suite {
     fmt::print(csv_, "# {}, {} SMs, driver {} (CUDA {}.{}), {}; {}\n{}\n", facts.name, facts.sm_count,
                bench_.nvml() ? bench_.nvml()->driver_version() : "unknown", facts.driver_version / 1000,
                facts.driver_version % 1000 / 10, compiler ? compiler->version().text() : "no NVRTC", to_text(options_.policy),
-               kColumns);
+               kSuiteColumns);
   }
 
   /// Rounds over all cases of the cell first, so that they meet the same card; then their checks.

@@ -263,6 +263,7 @@ Result<Tuner> Tuner::create(const Engine& engine, std::optional<int> device) {
 
 Result<TuneResult> Tuner::tune(const AttentionBackward& problem, const TuneOptions& options,
                                const std::function<bool(const TuneProgress&)>& progress) {
+  if (auto ours = impl_->process.check("This Tuner"); !ours) return ours.error();
   if (auto ok = check_options(options); !ok) return ok.error();
   auto listed = impl_->candidates(problem, options);
   if (!listed) return listed.error();
@@ -291,6 +292,7 @@ Result<TuneResult> Tuner::tune(const AttentionBackward& problem, const TuneOptio
 }
 
 Result<TunedPlan> Tuner::query(const AttentionBackward& problem, const TuneOptions& options) {
+  if (auto ours = impl_->process.check("This Tuner"); !ours) return ours.error();
   const std::string key = answer_key(problem, options);
   {
     const std::scoped_lock lock(impl_->mutex);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ordo/tuner.hpp"
+#include "runtime/process.hpp"
 #include "runtime/tuner/decide.hpp"
 #include "runtime/tuner/log.hpp"
 #include "runtime/tuner/measurer.hpp"
@@ -37,6 +38,7 @@ namespace ordo {
 struct Tuner::Impl {
   Impl(Engine made_for, tuner::Device its_device);
 
+  MadeIn process;
   Engine engine;
   tuner::Device device;
   tuner::Log log;

@@ -52,6 +52,7 @@ std::vector<Accumulate> modes_of(const std::vector<cache::Measurement>& rows, co
 }  // namespace
 
 Result<DecisionTable> Tuner::table(std::span<const AttentionBackward> problems, const TuneOptions& options) {
+  if (auto ours = impl_->process.check("This Tuner"); !ours) return ours.error();
   std::set<std::string> texts;
   for (const AttentionBackward& problem : problems) {
     if (auto valid = problem.validate(); !valid) return valid.error();
@@ -84,6 +85,7 @@ Result<DecisionTable> Tuner::table(std::span<const AttentionBackward> problems, 
 }
 
 Result<std::vector<std::string>> Tuner::import_table(const DecisionTable& table, const TuneOptions& options) {
+  if (auto ours = impl_->process.check("This Tuner"); !ours) return ours.error();
   std::vector<cache::Measurement> rows;
   std::set<std::string> elsewhere;
   const std::string target = to_text(impl_->engine.target());

@@ -1,10 +1,17 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "ordo/ordo.h"
+#include "runtime/compiler.hpp"
+#include "runtime/driver.hpp"
+#include "tests/unit/scratch.hpp"
 
 extern "C" int ordo_c_header_test(void);  // c_header_test.c
 
@@ -134,4 +141,153 @@ TEST_CASE("C: messages belong to their thread") {
 TEST_CASE("C: every status has a name") {
   for (int status = ORDO_OK; status <= ORDO_OUT_OF_MEMORY; ++status)
     CHECK(std::string(ordo_status_name(static_cast<ordo_status>(status))) != "unknown");
+}
+
+TEST_CASE("C: a query ranks plans, and the runners-up are plans of their own") {
+  ordo_engine* engine = make_engine();
+  const ordo_attention_backward problem = make_problem();
+  ordo_plan* best = nullptr;
+  REQUIRE(ordo_plan_query(engine, &problem, nullptr, &best) == ORDO_OK);
+  CHECK(std::string(ordo_plan_source(best)) == "predicted");  // nothing was measured
+  CHECK(ordo_plan_ms(best) > 0);
+  CHECK(std::string(ordo_plan_text(best)).find("accumulate=ordered") != std::string::npos);
+  REQUIRE(ordo_plan_runners_up(best) > 2);
+  std::set<std::string> texts{ordo_plan_text(best)};
+  double before = 0;
+  for (size_t i = 0; i < ordo_plan_runners_up(best); ++i) {
+    ordo_plan* next = nullptr;
+    REQUIRE(ordo_plan_runner_up(best, i, &next) == ORDO_OK);
+    CHECK(texts.insert(ordo_plan_text(next)).second);
+    CHECK(ordo_plan_ms(next) >= before);
+    before = ordo_plan_ms(next);
+    CHECK(ordo_plan_runners_up(next) == 0);
+    ordo_plan_destroy(next);
+  }
+  ordo_plan* none = best;
+  CHECK(ordo_plan_runner_up(best, ordo_plan_runners_up(best), &none) == ORDO_INVALID_ARGUMENT);
+  CHECK(none == nullptr);
+  CHECK(message_has("runners-up"));
+  CHECK(ordo_plan_query(nullptr, &problem, nullptr, &none) == ORDO_INVALID_ARGUMENT);
+  CHECK(ordo_plan_query(engine, nullptr, nullptr, &none) == ORDO_INVALID_ARGUMENT);
+  ordo_plan_destroy(best);
+  ordo_engine_destroy(engine);
+}
+
+TEST_CASE("C: without a GPU a tuning says so") {
+  if (ordo::driver().ok()) return;
+  ordo_engine* engine = make_engine();
+  const ordo_attention_backward problem = make_problem();
+  ordo_plan* plan = nullptr;
+  CHECK(ordo_plan_tune(engine, &problem, nullptr, nullptr, nullptr, &plan) == ORDO_NO_DEVICE);
+  CHECK(plan == nullptr);
+  ordo_engine_destroy(engine);
+}
+
+TEST_CASE("C: a list is prepared with progress, then a sealed engine finds it and nothing else") {
+  if (!ordo::Compiler::open()) return;
+  const ordo::test::Folder folder;
+  std::ofstream(folder.file("list.toml")) << R"(
+[[attention-backward]]
+heads = 8
+kv_heads = 2
+head_dim = 64
+batch = 2
+seqlen = 1024
+mask = "causal"
+)";
+  const std::string cache = folder.file("cache.db"), manifest = folder.file("seen.toml"), list = folder.file("list.toml");
+  ordo_engine_options options{};
+  options.struct_size = sizeof(options);
+  options.cache_path = cache.c_str();
+  options.target = "h200";
+  options.manifest_path = manifest.c_str();
+  options.cache_limit_bytes = -1;
+  options.compile_jobs = 2;
+  ordo_engine* engine = nullptr;
+  REQUIRE(ordo_engine_create(&options, &engine) == ORDO_OK);
+
+  std::vector<std::string> seen;
+  const auto note = [](const char* doing, double share, void* data) {
+    CHECK(share == 1);
+    static_cast<std::vector<std::string>*>(data)->push_back(doing);
+    return 0;
+  };
+  ordo_prepare_report report{};
+  CHECK(ordo_engine_prepare_list(engine, list.c_str(), note, &seen, &report) == ORDO_INVALID_ARGUMENT);
+  CHECK(message_has("ordo_prepare_report.struct_size is 0"));
+  report.struct_size = sizeof(report);
+  REQUIRE(ordo_engine_prepare_list(engine, list.c_str(), note, &seen, &report) == ORDO_OK);
+  CHECK(seen == std::vector<std::string>{"1 of 1"});
+  CHECK(report.plans == 1);
+  CHECK(report.kernels == report.compiled);
+  CHECK(report.loaded == 0);
+  CHECK(ordo_engine_prepare_list(engine, folder.file("absent.toml").c_str(), nullptr, nullptr, nullptr) == ORDO_IO);
+  CHECK(std::filesystem::exists(manifest));
+
+  CHECK(ordo_engine_sealed(engine) == 0);
+  ordo_engine_seal(engine);
+  CHECK(ordo_engine_sealed(engine) == 1);
+  ordo_attention_backward problem = make_problem();
+  ordo_kernel* kernel = nullptr;
+  REQUIRE(ordo_kernel_prepare_for(engine, &problem, nullptr, &kernel) == ORDO_OK);
+  CHECK(std::string(ordo_kernel_plan_text(kernel)).find("mask=causal") != std::string::npos);
+  ordo_kernel_destroy(kernel);
+  problem.mask = "full";
+  CHECK(ordo_kernel_prepare_for(engine, &problem, nullptr, &kernel) == ORDO_NOT_PREPARED);
+  CHECK(kernel == nullptr);
+  CHECK(message_has("mask=full"));
+
+  ordo_cache_counters counters{};
+  counters.struct_size = sizeof(counters);
+  REQUIRE(ordo_engine_counters(engine, &counters) == ORDO_OK);
+  CHECK(counters.compiles == report.compiled);
+  CHECK(counters.compile_seconds > 0);
+  counters = {};
+  counters.struct_size = offsetof(ordo_cache_counters, compiles);  // a caller that knows less gets no more
+  REQUIRE(ordo_engine_counters(engine, &counters) == ORDO_OK);
+  CHECK(counters.misses == report.compiled);
+  CHECK(counters.compiles == 0);
+  ordo_engine_destroy(engine);
+
+  // Another engine reads the file as a finished layer, and writes none of its own.
+  options.cache_path = nullptr, options.manifest_path = nullptr;
+  options.cache_layers = cache.c_str();
+  const ordo::test::Environment own("ORDO_CACHE", folder.file("own.db").c_str());
+  REQUIRE(ordo_engine_create(&options, &engine) == ORDO_OK);
+  problem = make_problem();
+  REQUIRE(ordo_kernel_prepare_for(engine, &problem, nullptr, &kernel) == ORDO_OK);
+  counters.struct_size = sizeof(counters);
+  REQUIRE(ordo_engine_counters(engine, &counters) == ORDO_OK);
+  CHECK(counters.shipped_hits == report.kernels);
+  CHECK(counters.compiles == 0);
+  CHECK_FALSE(std::filesystem::exists(folder.file("own.db")));
+  ordo_kernel_destroy(kernel);
+  const auto stop = [](const char*, double, void*) { return 1; };
+  std::ofstream(list)
+      << "[[attention-backward]]\nheads = 8\nhead_dim = 64\nseqlen = [1024, 4096]\nmask = [\"causal\", \"full\"]\n";
+  CHECK(ordo_engine_prepare_list(engine, list.c_str(), stop, nullptr, nullptr) == ORDO_CANCELLED);
+  ordo_engine_destroy(engine);
+
+  options.lock_file = "/nonexistent/lock.json";
+  CHECK(ordo_engine_create(&options, &engine) == ORDO_IO);
+  CHECK(message_has("/nonexistent/lock.json"));
+}
+
+TEST_CASE("C: every function refuses NULL and says what is missing") {
+  ordo_prepare_report report{};
+  CHECK(ordo_engine_prepare_list(nullptr, "list.toml", nullptr, nullptr, &report) == ORDO_INVALID_ARGUMENT);
+  CHECK(message_has("engine is NULL"));
+  ordo_engine* engine = make_engine();
+  CHECK(ordo_engine_prepare_list(engine, nullptr, nullptr, nullptr, nullptr) == ORDO_INVALID_ARGUMENT);
+  CHECK(message_has("path is NULL"));
+  CHECK(ordo_engine_counters(engine, nullptr) == ORDO_INVALID_ARGUMENT);
+  CHECK(ordo_engine_counters(nullptr, nullptr) == ORDO_INVALID_ARGUMENT);
+  CHECK(ordo_kernel_load(nullptr, nullptr) == ORDO_INVALID_ARGUMENT);
+  ordo_engine_destroy(engine);
+  ordo_engine_seal(nullptr);
+  CHECK(ordo_engine_sealed(nullptr) == 0);
+  CHECK(std::string(ordo_kernel_plan_text(nullptr)).empty());
+  CHECK(std::string(ordo_plan_source(nullptr)).empty());
+  CHECK(ordo_plan_ms(nullptr) == 0);
+  CHECK(ordo_plan_runners_up(nullptr) == 0);
 }

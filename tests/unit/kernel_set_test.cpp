@@ -68,6 +68,7 @@ CUresult stream_is_capturing(CUstream, CUstreamCaptureStatus* status) {
   *status = fake->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }
+CUresult exchange_capture_mode(CUstreamCaptureMode*) { return CUDA_SUCCESS; }
 CUresult library_load_data(CUlibrary* library, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned) {
   if (fake->load_result != CUDA_SUCCESS) return fake->load_result;
   *library = handle<CUlibrary>(static_cast<std::uintptr_t>(++fake->loads));
@@ -110,6 +111,7 @@ Driver table() {
   d.ctxGetDevice = ctx_get_device;
   d.deviceGetAttribute = device_get_attribute;
   d.streamIsCapturing = stream_is_capturing;
+  d.threadExchangeStreamCaptureMode = exchange_capture_mode;
   d.libraryLoadData = library_load_data;
   d.libraryUnload = library_unload;
   d.libraryGetKernel = library_get_kernel;

@@ -13,8 +13,10 @@
  * Ownership: what a function gives out through `out` belongs to the caller, who destroys it once; destroying NULL does nothing.
  * A kernel keeps what it needs of its engine alive. Strings given out belong to the object asked and live as long as it.
  * Threads: engines and kernels may be used by any number of threads at once; an object must not be used while it is destroyed.
- * Destroying a kernel does not wait for the GPU: keep it while launches of it, or graphs that hold it, are in flight.
- * fork(): a child must not use engines or kernels of its parent; it creates its own.
+ * Destroying the last kernel of a plan waits for its launches in flight. A graph that holds launches does not keep their kernel:
+ * keep it as long as the graph is replayed.
+ * fork(): engines and kernels of the parent may plan and be destroyed in a child; what else they are asked there is
+ * ORDO_INVALID_ARGUMENT. It creates its own; CUDA itself does not work in the child of a process that used it.
  *
  * Structures begin with struct_size = sizeof(the structure): a later version appends fields, and takes what an older caller
  * does not know as zero. ordo_abi_version() grows only when something that exists changes. */
@@ -82,9 +84,15 @@ typedef struct ordo_engine_options {
    * from the thread that met it. It must not call ordo. NULL: not told. */
   void (*warn)(const char* message, void* data);
   void* warn_data;
+  /* Finished cache files that are only read, "A:B", looked into before cache_path; after them those of $ORDO_CACHE_LAYERS. */
+  const char* cache_layers;
+  int64_t cache_limit_bytes; /* of the cache file, beyond which the longest unused goes. 0: $ORDO_CACHE_LIMIT, else 2 GiB; < 0: none */
+  const char* manifest_path; /* appends every prepared plan to this list. NULL: $ORDO_MANIFEST, else none */
+  const char* lock_file;     /* decision table whose plans are the only ones used (see `ordo tuning export`). NULL: none */
+  int compile_jobs;          /* compiles at once on this host. 0: $ORDO_COMPILE_JOBS, else half of the processors */
 } ordo_engine_options;
 
-/* options: NULL for the defaults. Errors: ORDO_INVALID_ARGUMENT for an unknown target. */
+/* options: NULL for the defaults. Errors: ORDO_INVALID_ARGUMENT for an unknown target or a damaged lock file, ORDO_IO. */
 ORDO_C_API ordo_status ordo_engine_create(const ordo_engine_options* options, ordo_engine** out);
 ORDO_C_API void ordo_engine_destroy(ordo_engine* engine);
 
@@ -113,6 +121,17 @@ typedef struct ordo_plan_request {
 /* Chooses a plan. request: NULL leaves everything to the planner. Compiles nothing. */
 ORDO_C_API ordo_status ordo_plan_create(const ordo_engine* engine, const ordo_attention_backward* problem,
                                         const ordo_plan_request* request, ordo_plan** out);
+/* The best plan known: measured by `ordo tune` or ordo_plan_tune() on such a device, else interpolated from neighbouring
+ * problems, else predicted. Asked again it takes microseconds. request: as above; here a NULL accumulate means "ordered". */
+ORDO_C_API ordo_status ordo_plan_query(ordo_engine* engine, const ordo_attention_backward* problem,
+                                       const ordo_plan_request* request, ordo_plan** out);
+/* Called now and then, from any thread, one call at a time: what is being done, and the share of the whole that is done. Returns
+ * 0 to go on, anything else to stop: what was measured is kept, and the call ends with ORDO_CANCELLED. */
+typedef int (*ordo_progress)(const char* doing, double share, void* data);
+/* Measures the candidates on the current device (device 0 where none is current), stores every measurement in the cache file and
+ * gives the best. Takes seconds a candidate; what is measured already is not measured again. progress: NULL for none. */
+ORDO_C_API ordo_status ordo_plan_tune(ordo_engine* engine, const ordo_attention_backward* problem,
+                                      const ordo_plan_request* request, ordo_progress progress, void* data, ordo_plan** out);
 /* Reads what ordo_plan_text() gives. */
 ORDO_C_API ordo_status ordo_plan_parse(const char* text, ordo_plan** out);
 /* Canonical text, one line. */
@@ -121,12 +140,28 @@ ORDO_C_API const char* ordo_plan_text(const ordo_plan* plan);
 ORDO_C_API const char* ordo_plan_reason(const ordo_plan* plan);
 /* Predicted time of a launch in milliseconds; 0 for a plan read from text. */
 ORDO_C_API double ordo_plan_predicted_ms(const ordo_plan* plan);
+/* What ordo_plan_ms() rests on: "measured", "interpolated" or "predicted"; "" for a plan read from text. */
+ORDO_C_API const char* ordo_plan_source(const ordo_plan* plan);
+/* Time of a launch in milliseconds, by the source. */
+ORDO_C_API double ordo_plan_ms(const ordo_plan* plan);
+/* Of ordo_plan_query() and ordo_plan_tune(): how many plans were ranked behind this one, and number `index` of them, the fastest
+ * being 0, as a plan of its own. */
+ORDO_C_API size_t ordo_plan_runners_up(const ordo_plan* plan);
+ORDO_C_API ordo_status ordo_plan_runner_up(const ordo_plan* plan, size_t index, ordo_plan** out);
 ORDO_C_API void ordo_plan_destroy(ordo_plan* plan);
 
 /* ---- Kernel: the compiled kernels of one plan. ---- */
 
 /* Compiles what the cache does not hold: a second or so a kernel. */
 ORDO_C_API ordo_status ordo_kernel_prepare(ordo_engine* engine, const ordo_plan* plan, ordo_kernel** out);
+/* The same for the plan that ordo_plan_create() would give. What is prepared already costs a look-up. */
+ORDO_C_API ordo_status ordo_kernel_prepare_for(ordo_engine* engine, const ordo_attention_backward* problem,
+                                               const ordo_plan_request* request, ordo_kernel** out);
+/* The plan it was made of, canonical text. */
+ORDO_C_API const char* ordo_kernel_plan_text(const ordo_kernel* kernel);
+/* Loads the kernels in the current context, as the first launch there would; `stream` is where they will be launched. Errors:
+ * ORDO_NOT_PREPARED while the stream captures. */
+ORDO_C_API ordo_status ordo_kernel_load(const ordo_kernel* kernel, ordo_stream stream);
 /* Bytes of device scratch that a launch needs. Refuses a problem the plan was not made for. */
 ORDO_C_API ordo_status ordo_kernel_workspace_bytes(const ordo_kernel* kernel, const ordo_attention_backward* problem,
                                                    size_t* out);
@@ -152,6 +187,37 @@ ORDO_C_API ordo_status ordo_kernel_launch(const ordo_kernel* kernel, const ordo_
                                           const ordo_attention_backward_tensors* tensors, void* workspace,
                                           size_t workspace_bytes, ordo_stream stream);
 ORDO_C_API void ordo_kernel_destroy(ordo_kernel* kernel);
+
+/* ---- Ahead of time: prepare everything, then seal, and a run never compiles. ---- */
+
+typedef struct ordo_prepare_report {
+  size_t struct_size;
+  size_t plans;    /* different ones */
+  size_t kernels;  /* different ones */
+  size_t compiled; /* of these, by this call */
+  size_t loaded;   /* plans loaded in the current context; 0 where there is none */
+} ordo_prepare_report;
+
+/* Prepares every problem and plan of a list (TOML, see models/README.md), and loads them where a CUDA context is current.
+ * `progress`: after each plan, `doing` its number ("3 of 40"); may be NULL. report: may be NULL. Errors: ORDO_IO and
+ * ORDO_INVALID_ARGUMENT for the list, ORDO_CANCELLED, and those of ordo_kernel_prepare(). */
+ORDO_C_API ordo_status ordo_engine_prepare_list(ordo_engine* engine, const char* path, ordo_progress progress, void* data,
+                                                ordo_prepare_report* report);
+/* From now on only what is prepared is found: anything else is ORDO_NOT_PREPARED, whose message names what is missing; nothing is
+ * compiled or written. There is no way back. NULL: nothing happens. */
+ORDO_C_API void ordo_engine_seal(ordo_engine* engine);
+/* Whether it is sealed; 0 for NULL. */
+ORDO_C_API int ordo_engine_sealed(const ordo_engine* engine);
+
+typedef struct ordo_cache_counters {
+  size_t struct_size;
+  uint64_t memory_hits, local_hits, shipped_hits, misses;        /* kernels looked for, and where they were found */
+  uint64_t compiles, compile_failures, shared_compiles;          /* shared: another process or thread compiled it meanwhile */
+  double compile_seconds, wait_seconds;
+} ordo_cache_counters;
+
+/* What the engine has counted since it was made. counters->struct_size is the caller's: no more than that is written. */
+ORDO_C_API ordo_status ordo_engine_counters(const ordo_engine* engine, ordo_cache_counters* counters);
 
 #ifdef __cplusplus
 }
