@@ -284,11 +284,15 @@ Result<void> launch_overlap_gemm(const Driver& driver, CUfunction function, int 
   Filler filler{driver, problem, plan, tensors, exchange, overlap_buffers(problem, plan), params};
   if (auto ok = filler.fill(); !ok) return ok;
   const int clusters = std::max(1, std::min({plan.workers, resident_clusters, device::tile_count(params.tiles)}));
+  const Grid grid{static_cast<unsigned>(clusters * plan.cluster)};
+  const int bytes = device::layout_of(device_config(plan)).bytes;
+  constexpr const char* kWhat = "launch of ordo_overlap";
+  // Between the launches of several ranks lie copies and waits, which end what a kernel may start ahead of.
+  if (plan.ranks > 1) return launch_kernel(driver, function, kWhat, grid, device::kThreads, bytes, params, stream, {});
   CUlaunchAttribute early_start{};  // the kernel waits itself (griddepcontrol.wait) before it reads what the one before wrote
   early_start.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
   early_start.value.programmaticStreamSerializationAllowed = 1;
-  return launch_kernel(driver, function, "launch of ordo_overlap", {static_cast<unsigned>(clusters * plan.cluster)},
-                       device::kThreads, device::layout_of(device_config(plan)).bytes, params, stream, {early_start});
+  return launch_kernel(driver, function, kWhat, grid, device::kThreads, bytes, params, stream, {early_start});
 }
 
 OverlapGemmKernel::OverlapGemmKernel(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -144,12 +144,14 @@ Result<int> bench_rank(const BenchOverlapOptions& options, const measure::RankBe
   const auto problems = resolve_products(options, with.communicator.ranks(), suite());
   if (!problems) return problems.error();
   compile_all(options, with, *problems, true);
+  auto peers = measure::OverlapPeers::open(with, options.cublas);
+  if (!peers) return peers.error();
   auto output = Output::open(options, with);
   if (!output) return output.error();
   for (const OverlapGemm& problem : *problems) {
     auto how = resolve_how(options, problem, with.engine.target());
     if (!how) return how.error();
-    auto report = measure::bench_overlap(with, problem, *how, options.policy, options.seed, options.cublas);
+    auto report = measure::bench_overlap(with, *peers, problem, *how, options.policy, options.seed);
     if (!report) return Error{report.error().code, fmt::format("{}: {}", to_text(problem), report.error().message)};
     output->add(problem, *report);
   }

@@ -9,7 +9,7 @@
 
 namespace ordo::measure {
 
-class Collectives {
+class ORDO_API Collectives {
  public:
   /// Collective. Errors, the same on all ranks: unsupported (NCCL is missing), driver.
   static Result<Collectives> connect(Communicator& communicator);

@@ -19,10 +19,17 @@ constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
 }  // namespace
 
 struct Cublas::Library {
+  Library() = default;
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+  ~Library() {
+    if (handle != nullptr) destroy(handle);
+  }
   Handle handle = nullptr;
   DeviceBuffer workspace;
   CUstream_st* stream = nullptr;  ///< that the handle is set to
   int (*create)(Handle*) = nullptr;
+  int (*destroy)(Handle) = nullptr;
   int (*set_stream)(Handle, CUstream_st*) = nullptr;
   int (*set_workspace)(Handle, void*, std::size_t) = nullptr;
   int (*get_version)(Handle, int*) = nullptr;
@@ -47,9 +54,9 @@ Result<Cublas> Cublas::open(const std::string& path) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
     return function != nullptr;
   };
-  if (!find(opened->create, "cublasCreate_v2") || !find(opened->set_stream, "cublasSetStream_v2") ||
-      !find(opened->set_workspace, "cublasSetWorkspace_v2") || !find(opened->get_version, "cublasGetVersion_v2") ||
-      !find(opened->gemm, "cublasGemmEx"))
+  if (!find(opened->create, "cublasCreate_v2") || !find(opened->destroy, "cublasDestroy_v2") ||
+      !find(opened->set_stream, "cublasSetStream_v2") || !find(opened->set_workspace, "cublasSetWorkspace_v2") ||
+      !find(opened->get_version, "cublasGetVersion_v2") || !find(opened->gemm, "cublasGemmEx"))
     return Error{ErrorCode::toolchain, "cuBLAS lacks a function; use version 12 or 13"};
   auto workspace = DeviceBuffer::allocate(kWorkspaceBytes);
   if (!workspace) return workspace.error();

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/measure/collectives.hpp"
-#include "runtime/measure/cublas.hpp"
 #include "runtime/measure/event_stand.hpp"
 #include "runtime/measure/overlap_inputs.hpp"
 #include "runtime/measure/rank_stand.hpp"
@@ -93,15 +91,16 @@ class UnrelatedCopies {
 /// All of one measurement: memory, what is launched, and the stand.
 class Bench {
  public:
-  Bench(const RankBench& with, const OverlapGemm& problem, const MeasurementPolicy& policy)
+  Bench(const RankBench& with, const OverlapPeers& peers, const OverlapGemm& problem, const MeasurementPolicy& policy)
       : with_(with),
+        peers_(peers),
         group_(with.communicator.impl()),
         problem_(problem),
         local_(problem_alone(problem)),
         policy_(policy),
         largest_(largest_over(with.communicator)) {}
 
-  Result<OverlapReport> run(const OverlappedGemmOptions& options, std::uint64_t seed, const std::string& cublas) {
+  Result<OverlapReport> run(const OverlappedGemmOptions& options, std::uint64_t seed) {
     auto product = OverlappedGemm::create(with_.communicator, with_.engine, problem_, options);
     if (!product) return product.error();
     product_.emplace(*std::move(product));
@@ -111,7 +110,7 @@ class Bench {
     if (!stand) return stand.error();
     add_ordo(*stand);
     if (auto ok = add_beside_copy(*stand); !ok) return ok.error();
-    if (auto ok = add_peers(*stand, cublas); !ok) return ok.error();
+    add_peers(*stand);
     if (auto ok = measure(*stand); !ok) return ok.error();
     if (auto healthy = with_.communicator.status(); !healthy) return healthy.error();
     return report_;
@@ -185,43 +184,30 @@ class Bench {
     return "";
   }
 
-  Result<void> add_peers(EventStand& stand, const std::string& path) {
+  void add_peers(EventStand& stand) {
     if (const std::string reason = unequal(); !reason.empty()) {
       report_.skipped.push_back("nccl, cublas: " + reason);
-      return {};
+      return;
     }
-    auto collectives = Collectives::connect(with_.communicator);
-    if (auto healthy = with_.communicator.status(); !healthy) return healthy;
-    if (collectives) {
-      collectives_.emplace(*std::move(collectives));
-      add(stand, "nccl", [this] { return exchange(); });
-    } else {
-      report_.skipped.push_back("nccl: " + collectives.error().message);
-    }
-    auto cublas = Cublas::open(path);
-    std::vector<double> missing{cublas ? 0.0 : 1.0};
-    if (auto ok = largest_(missing); !ok) return ok;
-    if (missing.front() != 0) {
-      report_.skipped.push_back("cublas: " + (cublas ? "another rank lacks it" : cublas.error().message));
-      return {};
-    }
-    cublas_.emplace(*std::move(cublas));
-    add(stand, "cublas", [this] { return cublas_->multiply(local_, local_tensors(), stream()); });
-    if (collectives_) add(stand, "nccl-cublas", [this] { return one_after_the_other(); });
-    return {};
+    report_.skipped.insert(report_.skipped.end(), peers_.missing.begin(), peers_.missing.end());
+    if (peers_.nccl) add(stand, "nccl", [this] { return exchange(); });
+    if (peers_.cublas) add(stand, "cublas", [this] { return multiply(); });
+    if (peers_.nccl && peers_.cublas) add(stand, "nccl-cublas", [this] { return one_after_the_other(); });
   }
+
+  Result<void> multiply() { return peers_.cublas->multiply(local_, local_tensors(), stream()); }
 
   Result<void> exchange() {
     void* mine = gathers(problem_.op) ? in_.a.view().data : d_.view().data;
     void* all = gathers(problem_.op) ? whole_a_.view().data : whole_d_.view().data;
-    return collectives_->exchange(problem_, mine, all, stream());
+    return peers_.nccl->exchange(problem_, mine, all, stream());
   }
 
   Result<void> one_after_the_other() {
     if (gathers(problem_.op)) {
       if (auto ok = exchange(); !ok) return ok;
     }
-    if (auto ok = cublas_->multiply(local_, local_tensors(), stream()); !ok) return ok;
+    if (auto ok = multiply(); !ok) return ok;
     return gathers(problem_.op) ? Result<void>() : exchange();
   }
 
@@ -246,6 +232,7 @@ class Bench {
   }
 
   const RankBench& with_;
+  const OverlapPeers& peers_;
   Communicator::Impl& group_;
   OverlapGemm problem_, local_;
   MeasurementPolicy policy_;
@@ -256,8 +243,6 @@ class Bench {
   std::optional<OverlapGemmKernel> kernel_;
   std::optional<OverlappedGemm> product_;
   std::unique_ptr<UnrelatedCopies> copies_;
-  std::optional<Collectives> collectives_;
-  std::optional<Cublas> cublas_;
   std::vector<std::size_t> subjects_;
 };
 
@@ -293,9 +278,29 @@ std::optional<double> OverlapReport::hidden_burst() const {
   return share(*this, [](const OverlapTimes& of) { return of.burst_ms; });
 }
 
-Result<OverlapReport> bench_overlap(const RankBench& with, const OverlapGemm& problem, const OverlappedGemmOptions& options,
-                                    const MeasurementPolicy& policy, std::uint64_t seed, const std::string& cublas) {
-  return Bench(with, problem, policy).run(options, seed, cublas);
+Result<OverlapPeers> OverlapPeers::open(const RankBench& with, const std::string& path) {
+  OverlapPeers out;
+  auto nccl = Collectives::connect(with.communicator);
+  if (auto healthy = with.communicator.status(); !healthy) return healthy.error();
+  if (nccl) {
+    out.nccl.emplace(*std::move(nccl));
+  } else {
+    out.missing.push_back("nccl: " + nccl.error().message);
+  }
+  auto cublas = Cublas::open(path);
+  std::vector<double> lacks{cublas ? 0.0 : 1.0};
+  if (auto ok = largest_over(with.communicator)(lacks); !ok) return ok.error();
+  if (lacks.front() == 0) {
+    out.cublas.emplace(*std::move(cublas));
+  } else {
+    out.missing.push_back("cublas: " + (cublas ? "another rank lacks it" : cublas.error().message));
+  }
+  return out;
+}
+
+Result<OverlapReport> bench_overlap(const RankBench& with, const OverlapPeers& peers, const OverlapGemm& problem,
+                                    const OverlappedGemmOptions& options, const MeasurementPolicy& policy, std::uint64_t seed) {
+  return Bench(with, peers, problem, policy).run(options, seed);
 }
 
 }  // namespace ordo::measure

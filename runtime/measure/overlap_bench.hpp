@@ -7,6 +7,8 @@
 
 #include "ordo/measurement_policy.hpp"
 #include "ordo/overlapped_gemm.hpp"
+#include "runtime/measure/collectives.hpp"
+#include "runtime/measure/cublas.hpp"
 #include "runtime/measure/measure.hpp"
 #include "runtime/measure/workbench.hpp"
 
@@ -17,6 +19,16 @@ struct RankBench {
   Communicator& communicator;
   Engine& engine;
   Workbench& bench;
+};
+
+/// What a product without ordo is made of; absent what is not installed on every rank, and why.
+struct OverlapPeers {
+  std::optional<Collectives> nccl;
+  std::optional<Cublas> cublas;
+  std::vector<std::string> missing;
+
+  /// Collective. `cublas`: path of libcublas.so, or empty. Errors: what the communicator's status says.
+  static ORDO_API Result<OverlapPeers> open(const RankBench& with, const std::string& cublas);
 };
 
 /// One subject. Times are the slowest rank's, clock and watts this rank's.
@@ -42,10 +54,9 @@ struct ORDO_API OverlapReport {
 /// The plan of the same tiles with nothing to exchange: what "ordo-gemm" runs.
 ORDO_API OverlapPlan plan_alone(const OverlapPlan& plan, const Target& target);
 
-/// Collective. Measures every subject in `policy.rounds` rounds, in turns; then each one's burst. `cublas`: path of libcublas.so,
-/// or empty.
-ORDO_API Result<OverlapReport> bench_overlap(const RankBench& with, const OverlapGemm& problem,
+/// Collective. Measures every subject in `policy.rounds` rounds, in turns; then each one's burst.
+ORDO_API Result<OverlapReport> bench_overlap(const RankBench& with, const OverlapPeers& peers, const OverlapGemm& problem,
                                              const OverlappedGemmOptions& options, const MeasurementPolicy& policy,
-                                             std::uint64_t seed, const std::string& cublas);
+                                             std::uint64_t seed);
 
 }  // namespace ordo::measure
