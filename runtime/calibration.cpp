@@ -14,7 +14,7 @@ std::optional<std::string> calibration_path(const Target& target) {
     const char* value = std::getenv(name);
     return value == nullptr ? "" : value;
   };
-  if (const std::string file = variable("ORDO_COST"); !file.empty()) return file;
+  if (std::string file = variable("ORDO_COST"); !file.empty()) return file;
   std::string name = to_text(target);
   for (char& c : name)
     if (c == ':') c = '-';

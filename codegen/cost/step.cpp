@@ -15,11 +15,11 @@ double shared_bytes(const Plan& plan) {
   const double kv = 2.0 * plan.tile_kv * plan.head_dim;  // a K or V tile
   const double ds = 2.0 * plan.tile_q * plan.tile_kv;
   const double dq = 4.0 * plan.tile_q * plan.head_dim;
-  const double blocks = plan.tile_kv / 64;
+  const int blocks = plan.tile_kv / 64;
   const double scores = 2 * (kv + blocks * q);  // S and dP: A is the block's part of K or V
   const double outputs = 2 * blocks * q;        // dV and dK: A in registers
   // dQ, a slice of 64 columns at a time: all of dS and that part of K. A cluster's CTA has one slice over both KV tiles.
-  const double slices = plan.head_dim / 64;
+  const int slices = plan.head_dim / 64;
   const double dq_operands = slices * ds + kv;
   const double staging = 2 * dq / plan.cluster;  // written by consumers, read by the copy engine
   const double exchange = plan.cluster == 2 ? 2 * ds : 0;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 #include <queue>
+#include <ranges>
 #include <vector>
 
 #include "codegen/schedule/geometry.hpp"
@@ -82,11 +83,11 @@ class Run {
       while (next < end && free_.top() <= first_end) running += take(next++, first_end) ? 1 : 0;
       bool moved = false;
       // From the last item: among those that wait on later ones most depend on their neighbour.
-      for (auto walker = walkers_.rbegin(); walker != walkers_.rend(); ++walker) {
-        if (walker->walk.done()) continue;
-        const int left = walker->left;
-        if (walk(*walker)) --running;
-        moved = moved || walker->left != left;
+      for (Walker& walker : std::views::reverse(walkers_)) {
+        if (walker.walk.done()) continue;
+        const int left = walker.left;
+        if (walk(walker)) --running;
+        moved = moved || walker.left != left;
       }
       if (!moved && next < end) running += take(next++, first_end) ? 1 : 0;
     }

@@ -215,6 +215,7 @@ ORDO_HOST_DEVICE constexpr Item arrival_item(const Geometry& g, const unsigned* 
 }
 /// Where the visits of an item begin.
 ORDO_HOST_DEVICE constexpr const unsigned* arrival_begins(const Geometry& g, const unsigned* table, const Item& item) {
+  // NOLINTNEXTLINE(bugprone-implicit-widening-of-multiplication-result): a table has fewer than 2^31 words
   return table + 2 + static_cast<int>(table[0]) * g.units + arrival_pattern(table, item) * (g.units + 1) + item.unit;
 }
 /// Steps of a unit for each query head.
@@ -226,6 +227,7 @@ ORDO_HOST_DEVICE constexpr int arrival_steps(const Geometry& g, const unsigned* 
 ORDO_HOST_DEVICE constexpr const unsigned* arrival_visits(const Geometry& g, const unsigned* table, const Item& item,
                                                           int member) {
   const int steps = arrival_steps(g, table, item);
+  // NOLINTNEXTLINE(bugprone-implicit-widening-of-multiplication-result): a table has fewer than 2^31 words
   return table + arrival_begins(g, table, item)[0] + member % static_cast<int>(table[1]) * steps;
 }
 
