@@ -20,7 +20,7 @@ struct BenchOverlapOptions : OverlapRunOptions {
 
 /// A tensor-parallel MLP of two ranks, a marginal attention output projection, short ones, and one row for each other op. tests/
 /// bench/overlap_peers.py has the same.
-const std::vector<std::string>& suite() {
+const std::vector<std::string>& bench_rows() {
   static const std::vector<std::string> lines{"overlap-gemm op=all-gather-gemm m=4096 n=7168 k=4096",
                                               "overlap-gemm op=gemm-reduce-scatter m=4096 n=4096 k=7168",
                                               "overlap-gemm op=all-gather-gemm m=8192 n=7168 k=4096",
@@ -39,28 +39,31 @@ const std::vector<std::string>& suite() {
   return lines;
 }
 
-constexpr const char* kColumns =
+constexpr const char* kOverlapColumns =
     "impl,op,dtype,ranks,m,n,k,ms_median,ms_min,burst_ms,tflops,clock_mhz,watts,hidden,hidden_burst,plan";
 
-std::string number(const std::optional<double>& value, int digits) { return value ? fmt::format("{:.{}f}", *value, digits) : ""; }
+std::string optional_number(const std::optional<double>& value, int digits) {
+  return value ? fmt::format("{:.{}f}", *value, digits) : "";
+}
 
-std::string commit() {
+std::string commit_name() {
   const char* given = std::getenv("ORDO_COMMIT");
   return given != nullptr ? given : "unknown";
 }
 
-std::string csv_line(const OverlapGemm& p, const measure::OverlapReport& report, const measure::OverlapTimes& times) {
+std::string times_line(const OverlapGemm& p, const measure::OverlapReport& report, const measure::OverlapTimes& times) {
   const bool ours = times.name == "ordo", product = times.name != "nccl";
   return fmt::format(
       "{},{},{},{},{},{},{},{:.5f},{:.5f},{:.5f},{},{},{},{},{},{}", times.name, to_string(p.op), to_string(p.dtype), p.ranks,
       p.m, p.n, p.k, times.steady.ms_median, times.steady.ms_min, times.burst_ms,
-      product ? fmt::format("{:.1f}", p.flops() / times.steady.ms_median * 1e-9) : "", number(times.steady.clock_mhz, 0),
-      number(times.steady.watts, 0), ours ? number(report.hidden(), 4) : "", ours ? number(report.hidden_burst(), 4) : "",
+      product ? fmt::format("{:.1f}", p.flops() / times.steady.ms_median * 1e-9) : "", optional_number(times.steady.clock_mhz, 0),
+      optional_number(times.steady.watts, 0), ours ? optional_number(report.hidden(), 4) : "",
+      ours ? optional_number(report.hidden_burst(), 4) : "",
       ours ? fmt::format("\"{} overlaps={}\"", to_text(report.choice.plan), report.choice.overlap ? "yes" : "no") : "");
 }
 
-Json to_json(const OverlapGemm& problem, const measure::RankBench& with, const BenchOverlapOptions& options,
-             const measure::OverlapReport& report) {
+Json report_json(const OverlapGemm& problem, const measure::RankBench& with, const BenchOverlapOptions& options,
+                 const measure::OverlapReport& report) {
   const auto optional = [](const std::optional<double>& x) { return x ? Json(*x) : Json(); };
   Json times = Json::array();
   for (const measure::OverlapTimes& one : report.times) {
@@ -78,7 +81,7 @@ Json to_json(const OverlapGemm& problem, const measure::RankBench& with, const B
           {"predicted_ms", report.choice.predicted_ms},
           {"device", with.bench.facts().name},
           {"driver", with.bench.nvml() ? with.bench.nvml()->driver_version() : ""},
-          {"commit", commit()},
+          {"commit", commit_name()},
           {"transport", to_string(with.communicator.transport())},
           {"policy", to_text(options.policy)},
           {"hidden", optional(report.hidden())},
@@ -88,10 +91,10 @@ Json to_json(const OverlapGemm& problem, const measure::RankBench& with, const B
 }
 
 /// Rank 0's output: a header, then lines as they come.
-class Output {
+class OverlapOutput {
  public:
-  static Result<Output> open(const BenchOverlapOptions& options, const measure::RankBench& with) {
-    Output out(options, with);
+  static Result<OverlapOutput> open(const BenchOverlapOptions& options, const measure::RankBench& with) {
+    OverlapOutput out(options, with);
     if (out.prints_ && !options.csv.empty()) {
       out.file_.reset(std::fopen(options.csv.c_str(), "w"));
       if (!out.file_) return Error{ErrorCode::io, fmt::format("--csv {}: cannot be written", options.csv)};
@@ -99,9 +102,9 @@ class Output {
     if (!options.json) {
       const auto& nvml = with.bench.nvml();
       out.line(fmt::format("# {} x {}, driver {}, ordo {} commit {}, transport {}; {}", with.communicator.ranks(),
-                           with.bench.facts().name, nvml ? nvml->driver_version() : "unknown", ORDO_VERSION, commit(),
+                           with.bench.facts().name, nvml ? nvml->driver_version() : "unknown", ORDO_VERSION, commit_name(),
                            to_string(with.communicator.transport()), to_text(options.policy)));
-      out.line(kColumns);
+      out.line(kOverlapColumns);
     }
     return out;
   }
@@ -109,18 +112,18 @@ class Output {
   void add(const OverlapGemm& problem, const measure::OverlapReport& report) {
     if (!prints_) return;
     if (options_->json) {
-      all_.push_back(to_json(problem, *with_, *options_, report));
+      all_.push_back(report_json(problem, *with_, *options_, report));
       return;
     }
     for (const std::string& skipped : report.skipped) note("skipped " + skipped);
-    for (const measure::OverlapTimes& times : report.times) line(csv_line(problem, report, times));
+    for (const measure::OverlapTimes& times : report.times) line(times_line(problem, report, times));
   }
   void finish() const {
     if (prints_ && options_->json) print_json(all_);
   }
 
  private:
-  Output(const BenchOverlapOptions& options, const measure::RankBench& with)
+  OverlapOutput(const BenchOverlapOptions& options, const measure::RankBench& with)
       : options_(&options), with_(&with), prints_(with.communicator.rank() == 0) {}
 
   void line(const std::string& text) {
@@ -141,12 +144,12 @@ class Output {
 };
 
 Result<int> bench_rank(const BenchOverlapOptions& options, const measure::RankBench& with) {
-  const auto problems = resolve_products(options, with.communicator.ranks(), suite());
+  const auto problems = resolve_products(options, with.communicator.ranks(), bench_rows());
   if (!problems) return problems.error();
   compile_all(options, with, *problems, true);
   auto peers = measure::OverlapPeers::open(with, options.cublas);
   if (!peers) return peers.error();
-  auto output = Output::open(options, with);
+  auto output = OverlapOutput::open(options, with);
   if (!output) return output.error();
   for (const OverlapGemm& problem : *problems) {
     auto how = resolve_how(options, problem, with.engine.target());
@@ -159,7 +162,7 @@ Result<int> bench_rank(const BenchOverlapOptions& options, const measure::RankBe
   return kOk;
 }
 
-Result<int> bench(BenchOverlapOptions options) {
+Result<int> bench_all_ranks(BenchOverlapOptions options) {
   if (options.warmup_seconds) options.policy.first_warm_ms = *options.warmup_seconds * 1e3;
   if (options.measure_seconds) options.policy.measure_ms = *options.measure_seconds * 1e3;
   if (auto valid = options.policy.validate(); !valid) return valid.error();
@@ -190,7 +193,7 @@ Verb add_bench_overlap(CLI::App& app) {
       "  ordo launch -n 2 -- ordo bench overlap --suite --csv overlap.csv\n"
       "Times are the slowest rank's. hidden: the share of NCCL's time that overlapping hides, 1 - (ordo - ordo-gemm) / nccl.\n"
       "$ORDO_NCCL names another libnccl.so.2; $ORDO_COMMIT is put into the header.");
-  return {verb, [options] { return bench(*options); }};
+  return {verb, [options] { return bench_all_ranks(*options); }};
 }
 
 }  // namespace ordo::cli

@@ -16,7 +16,7 @@ struct CheckOverlapOptions : OverlapRunOptions {
 };
 
 /// Every op with slices that are ragged, empty or of a single tile, and two of the size that is benchmarked.
-const std::vector<std::string>& suite() {
+const std::vector<std::string>& check_rows() {
   static const std::vector<std::string> lines = [] {
     std::vector<std::string> out;
     for (const char* op : {"all-gather-gemm", "all-to-all-gemm", "gemm-reduce-scatter", "gemm-all-reduce", "gemm-all-to-all"}) {
@@ -32,8 +32,8 @@ const std::vector<std::string>& suite() {
   return lines;
 }
 
-Json to_json(const CheckOverlapOptions& options, const OverlapGemm& problem, const measure::RankBench& with,
-             const measure::OverlapCheck& check) {
+Json check_json(const CheckOverlapOptions& options, const OverlapGemm& problem, const measure::RankBench& with,
+                const measure::OverlapCheck& check) {
   return {{"problem", to_text(problem)},
           {"plan", to_text(check.choice.plan)},
           {"method", check.choice.overlap ? "overlapped" : "apart"},
@@ -48,7 +48,7 @@ Json to_json(const CheckOverlapOptions& options, const OverlapGemm& problem, con
           {"passed", check.passed()}};
 }
 
-void print_text(const OverlapGemm& problem, const measure::OverlapCheck& check) {
+void print_check(const OverlapGemm& problem, const measure::OverlapCheck& check) {
   print("{}\n  {}, {} sub-slices: {}\n", to_text(problem), check.choice.overlap ? "overlapped" : "apart",
         check.choice.plan.sub_slices, check.choice.reason);
   print("  error {:.3f} of the bound, {} elements beyond it; bits {} over {} repeats; {}\n", check.deviation.worst,
@@ -58,7 +58,7 @@ void print_text(const OverlapGemm& problem, const measure::OverlapCheck& check) 
 }
 
 Result<int> check_rank(const CheckOverlapOptions& options, const measure::RankBench& with) {
-  const auto problems = resolve_products(options, with.communicator.ranks(), suite());
+  const auto problems = resolve_products(options, with.communicator.ranks(), check_rows());
   if (!problems) return problems.error();
   compile_all(options, with, *problems, false);
   const bool prints = with.communicator.rank() == 0;
@@ -70,8 +70,8 @@ Result<int> check_rank(const CheckOverlapOptions& options, const measure::RankBe
     auto check = measure::check_overlap(with, problem, *how, options.seed, static_cast<int>(options.repeats), options.delays);
     if (!check) return Error{check.error().code, fmt::format("{}: {}", to_text(problem), check.error().message)};
     failures += check->passed() ? 0 : 1;
-    if (prints && options.json) all.push_back(to_json(options, problem, with, *check));
-    if (prints && !options.json) print_text(problem, *check);
+    if (prints && options.json) all.push_back(check_json(options, problem, with, *check));
+    if (prints && !options.json) print_check(problem, *check);
   }
   if (prints && options.json) print_json(all);
   if (prints && !options.json)

@@ -15,7 +15,7 @@ struct ExplainOptions : Options {
   std::string toolchain;
 };
 
-Json to_json(const MissExplanation& e) {
+Json explanation_json(const MissExplanation& e) {
   Json json{{"kernel", e.kernel}, {"key", e.key}, {"hit", !e.layer.empty()}};
   if (!e.layer.empty()) json["file"] = e.layer;
   if (!e.nearest) return json;
@@ -48,7 +48,7 @@ Result<int> explain(const ExplainOptions& options) {
     const auto explained = explain_miss(*stores, source, to_text(made->choice.plan), toolchain);
     if (!explained) return explained.error();
     all = all && !explained->layer.empty();
-    json["kernels"].push_back(to_json(*explained));
+    json["kernels"].push_back(explanation_json(*explained));
     if (!options.json) print("{}\n", explained->text());
   }
   if (options.json) print_json(json);

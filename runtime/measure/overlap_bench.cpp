@@ -36,15 +36,12 @@ class UnrelatedCopies {
       const overlap::Transfer& transfer = request->schedule.transfers[i];
       const std::size_t bytes = request->places[i].bytes;
       most = std::max(most, bytes);
-      if (transfer.from == group.links.rank() && bytes > 0) out->copies_.push_back({transfer.to, bytes});
+      if (transfer.from == group.links.rank() && bytes > 0) out->copies_.emplace_back(transfer.to, bytes);
     }
     auto memory = group.allocate(most + 256);
     if (!memory) return memory.error();
     out->target_ = *std::move(memory);
-    auto source = DeviceBuffer::allocate(most + 256);
-    if (source) out->source_ = *std::move(source);
-    auto made = source ? out->make() : Result<void>(source.error());
-    if (auto all = group.conclude(made); !all) return all.error();
+    if (auto all = group.conclude(out->make(most + 256)); !all) return all.error();
     return out;
   }
   UnrelatedCopies(const UnrelatedCopies&) = delete;
@@ -68,7 +65,10 @@ class UnrelatedCopies {
 
  private:
   explicit UnrelatedCopies(Communicator::Impl& group) : group_(group) {}
-  Result<void> make() {
+  Result<void> make(std::size_t bytes) {
+    auto source = DeviceBuffer::allocate(bytes);
+    if (!source) return source.error();
+    source_ = *std::move(source);
     auto stream = Stream::create();
     if (!stream) return stream.error();
     auto begun = Event::create(), ended = Event::create();

@@ -88,6 +88,7 @@ class Check {
   /// The other ranks' inputs are made here a second time.
   Result<GemmDeviation> hold_against_fp64() {
     std::vector<RankInputs> others;
+    others.reserve(static_cast<std::size_t>(problem_.ranks));
     for (int q = 0; q < problem_.ranks; ++q) {
       auto made = q == rank_ ? Result<RankInputs>(RankInputs{}) : RankInputs::create(problem_, q, 8);
       if (!made) return made.error();
@@ -97,6 +98,7 @@ class Check {
       others.push_back(*std::move(made));
     }
     std::vector<const RankInputs*> all;
+    all.reserve(others.size());
     for (int q = 0; q < problem_.ranks; ++q) all.push_back(q == rank_ ? &in_ : &others[static_cast<std::size_t>(q)]);
     if (auto ok = with_.bench.stream().synchronize(); !ok) return ok.error();
     const bool rounded = product_->choice().plan.partial == OutputType::same;

@@ -74,7 +74,6 @@ Result<void> OverlapRunner::check(OverlapGemmTensors& tensors) const {
       return bad(
           fmt::format("matrix d: other ranks write to the D of {} too; pass output(), or leave d out", to_string(problem_.op)));
   }
-  // An empty slice has no pointer to be checked, and nothing of it is read.
   const std::int64_t stride = a_stride();
   if (stride != 0 && tensors.a.stride != stride)
     return bad(
