@@ -28,12 +28,9 @@ Result<std::vector<std::string>> keys_of(sqlite3* db, const std::string& sql) {
   Result<Statement> rows = Statement::prepare(db, sql);
   if (!rows) return rows.error();
   std::vector<std::string> keys;
-  for (;;) {
-    const Result<bool> row = rows->step();
-    if (!row) return row.error();
-    if (!*row) return keys;
-    keys.push_back(rows->text(0));
-  }
+  const Result<void> read = rows->each([&] { keys.push_back(rows->text(0)); });
+  if (!read) return read.error();
+  return keys;
 }
 
 /// Removes entries, in the order of `sql`'s keys, while `more()` asks for it.
@@ -92,13 +89,14 @@ Result<Sizes> sizes_of(Connection& c, const std::string& path) {
   return sizes;
 }
 
-Result<void> collect(Connection& c, const GcRequest& request, GcReport& report) {
-  const Result<std::vector<std::string>> damaged = damaged_keys(c);
-  if (!damaged) return damaged.error();
-  for (const std::string& key : *damaged) {
+/// `damaged` are keys that were found so before the write lock was taken.
+Result<void> collect(Connection& c, const GcRequest& request, const std::vector<std::string>& damaged, GcReport& report) {
+  for (const std::string& key : damaged) {
+    const Result<bool> replaced = c.holds(key);  // by a process that stored it again meanwhile
+    if (replaced && *replaced) continue;
     if (auto ok = c.remove(key); !ok) return ok;
+    ++report.damaged;
   }
-  report.damaged = static_cast<std::int64_t>(damaged->size());
   if (auto ok = execute(c.db.get(), "DELETE FROM blobs WHERE id NOT IN (SELECT blob FROM kernels)"); !ok) return ok;
 
   const auto always = []() -> Result<bool> { return true; };
@@ -121,6 +119,13 @@ Result<void> collect(Connection& c, const GcRequest& request, GcReport& report) 
     report.removed += *removed;
   }
   return {};
+}
+
+/// VACUUM writes the whole file anew, so only where something comes of it.
+Result<void> give_back_free_pages(sqlite3* db) {
+  const Result<std::int64_t> free = query_integer(db, "PRAGMA freelist_count");
+  if (!free) return free.error();
+  return *free > 0 ? execute(db, "VACUUM") : Result<void>();
 }
 
 }  // namespace
@@ -164,8 +169,11 @@ Result<GcReport> Store::gc(const GcRequest& request) {
   Result<Sizes> before = sizes();
   if (!before) return before.error();
   report.before = *before;
-  if (auto ok = impl_->change([&](Connection& c) { return collect(c, request, report); }); !ok) return ok.error();
-  if (auto ok = impl_->run([](Connection& c) { return execute(c.db.get(), "VACUUM"); }); !ok) return ok.error();
+  // Reading every row takes seconds where there are many; nobody waits for the write lock meanwhile.
+  const Result<std::vector<std::string>> unreadable = damaged();
+  if (!unreadable) return unreadable.error();
+  if (auto ok = impl_->change([&](Connection& c) { return collect(c, request, *unreadable, report); }); !ok) return ok.error();
+  if (auto ok = impl_->run([](Connection& c) { return give_back_free_pages(c.db.get()); }); !ok) return ok.error();
   Result<Sizes> after = sizes();
   if (!after) return after.error();
   report.after = *after;

@@ -166,15 +166,12 @@ Result<std::vector<Measurement>> Measurements::of(const std::string& problem) co
   std::vector<Measurement> out;
   if (!(*open)->there) return out;
   Statement& rows = (*open)->of;
-  const ResetAtEnd reset_at_end(rows);
-  rows.bind(1, problem);
-  for (;;) {
-    const Result<bool> row = rows.step();
-    if (!row) return row.error();
-    if (!*row) return out;
+  const Result<void> read = rows.bind(1, problem).each([&] {
     Measurement m = measurement_of(rows);
     if (rows.text(kDigestColumn) == digest_of(m)) out.push_back(std::move(m));
-  }
+  });
+  if (!read) return read.error();
+  return out;
 }
 
 Result<std::vector<std::string>> Measurements::problems() const {
@@ -184,13 +181,9 @@ Result<std::vector<std::string>> Measurements::problems() const {
   std::vector<std::string> out;
   if (!(*open)->there) return out;
   Statement& rows = (*open)->problems;
-  const ResetAtEnd reset_at_end(rows);
-  for (;;) {
-    const Result<bool> row = rows.step();
-    if (!row) return row.error();
-    if (!*row) return out;
-    out.push_back(rows.text(0));
-  }
+  const Result<void> read = rows.each([&] { out.push_back(rows.text(0)); });
+  if (!read) return read.error();
+  return out;
 }
 
 }  // namespace ordo::cache

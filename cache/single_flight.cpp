@@ -217,7 +217,7 @@ Result<Flight> SingleFlight::acquire(std::vector<std::string> keys, const Wait& 
         flight.state_->keys.push_back(std::move(key));
         break;
       }
-      if (holder) tell(holder->text);
+      if (holder) tell(holder->text + ", which compiles the same kernel");
       flight.renew();
     }
   }
@@ -227,23 +227,30 @@ Result<Flight> SingleFlight::acquire(std::vector<std::string> keys, const Wait& 
 Result<Turn> SingleFlight::turn(const Flight& flight, const Wait& wait) const {
   const auto got = [](std::optional<LockedFile> file) {
     auto state = std::make_unique<Turn::State>();
-    if (file) state->file.emplace(*std::move(file));
+    if (file) {
+      file->write(self_text());
+      state->file.emplace(*std::move(file));
+    }
     return Turn(std::move(state));
   };
   const std::optional<std::string> where = folder();
   if (!where) return got(std::nullopt);
   Teller tell(wait, options_.tell_after);
+  const std::string self = self_text();
   for (Pause pause;; pause()) {
     if (wait.cancelled && wait.cancelled()) return cancelled();
+    std::string other;
     for (int slot = 0; slot < options_.jobs; ++slot) {
       const std::string path = fmt::format("{}/turn-{}", *where, slot);
       bool usable = true;
       std::optional<LockedFile> file = LockedFile::try_lock(path, usable);
       if (file || !usable) return got(std::move(file));
-      if (const std::optional<Holder> holder = holder_of(path); holder && holder->silent > options_.timeout)
-        return got(std::nullopt);
+      const std::optional<Holder> holder = holder_of(path);
+      if (holder && holder->silent > options_.timeout) return got(std::nullopt);
+      if (holder && holder->text != self) other = holder->text;
     }
-    tell(fmt::format("{} compiles of other kernels on this host (ORDO_COMPILE_JOBS)", options_.jobs));
+    if (!other.empty())
+      tell(fmt::format("{}, which has one of this host's {} turns to compile (ORDO_COMPILE_JOBS)", other, options_.jobs));
     flight.renew();
   }
 }

@@ -61,7 +61,9 @@ class ORDO_API Turn {
 struct Wait {
   std::function<bool(const std::string& key)> done;  ///< the kernel is there now
   std::function<bool()> cancelled;
-  std::function<void(const std::string& whom)> waiting;  ///< once, when the wait grows long: "process 1234 (train)"
+  /// Once, when the wait grows long: "process 1234 (train), which compiles the same kernel". Not of a turn that this process
+  /// itself has.
+  std::function<void(const std::string& whom)> waiting;
 };
 
 /// Thread-safe; threads of one process wait for each other as processes do.

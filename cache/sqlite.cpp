@@ -56,12 +56,7 @@ Result<bool> Statement::step() {
 }
 
 Result<void> Statement::run() {
-  const ResetAtEnd reset_at_end(*this);
-  for (;;) {
-    const Result<bool> row = step();
-    if (!row) return row.error();
-    if (!*row) return {};
-  }
+  return each([] {});
 }
 
 void Statement::reset() {

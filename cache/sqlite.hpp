@@ -33,7 +33,10 @@ class Statement {
 
   /// True: a row is there to read. False: done.
   Result<bool> step();
-  /// Runs to the end and resets.
+  /// Runs to the end and resets, calling `visit()` at each row.
+  template <class Visit>
+  Result<void> each(const Visit& visit);
+  /// The same of a statement that gives no rows to read.
   Result<void> run();
   /// Ends the statement, and with it the lock it holds.
   void reset();
@@ -62,6 +65,17 @@ class ResetAtEnd {
  private:
   Statement& statement_;
 };
+
+template <class Visit>
+Result<void> Statement::each(const Visit& visit) {
+  const ResetAtEnd reset_at_end(*this);
+  for (;;) {
+    const Result<bool> row = step();
+    if (!row) return row.error();
+    if (!*row) return {};
+    visit();
+  }
+}
 
 struct CloseDatabase {
   void operator()(sqlite3* db) const { sqlite3_close_v2(db); }

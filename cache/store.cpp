@@ -121,15 +121,11 @@ Result<std::optional<Entry>> Store::get(const std::string& key) const {
 Result<std::optional<Entry>> Store::newest(const std::string& source_key) const {
   using Found = std::vector<std::pair<std::array<int, 3>, std::string>>;
   Result<Found> found = impl_->run([&](Connection& c) -> Result<Found> {
-    const ResetAtEnd reset_at_end(c.newest);
-    c.newest.bind(1, source_key);
     Found keys;
-    for (;;) {
-      const Result<bool> row = c.newest.step();
-      if (!row) return row.error();
-      if (!*row) return keys;
-      keys.emplace_back(version_of(c.newest.text(1)), c.newest.text(0));
-    }
+    const Result<void> read =
+        c.newest.bind(1, source_key).each([&] { keys.emplace_back(version_of(c.newest.text(1)), c.newest.text(0)); });
+    if (!read) return read.error();
+    return keys;
   });
   if (!found) return found.error();
   std::sort(found->rbegin(), found->rend());
@@ -175,30 +171,27 @@ Result<void> Store::erase(const std::string& key) {
 
 Result<std::vector<Entry>> Store::list() const {
   return impl_->run([](Connection& c) -> Result<std::vector<Entry>> {
-    const ResetAtEnd reset_at_end(c.list);
     std::vector<Entry> entries;
-    for (;;) {
-      const Result<bool> row = c.list.step();
-      if (!row) return row.error();
-      if (!*row) return entries;
+    const Result<void> read = c.list.each([&] {
       if (std::optional<Entry> entry = metadata_of(c.list)) entries.push_back(*std::move(entry));
-    }
+    });
+    if (!read) return read.error();
+    return entries;
   });
 }
 
 Result<std::map<std::string, std::string>> Store::toolchains() const {
   using Found = std::map<std::string, std::string>;
   return impl_->run([](Connection& c) -> Result<Found> {
-    if (c.schema < 2) return Found{};
+    Found found;
+    if (c.schema < 2) return found;
     Result<Statement> rows = Statement::prepare(c.db.get(), "SELECT library, toolchain, digest FROM toolchains");
     if (!rows) return rows.error();
-    Found found;
-    for (;;) {
-      const Result<bool> row = rows->step();
-      if (!row) return row.error();
-      if (!*row) return found;
+    const Result<void> read = rows->each([&] {
       if (rows->text(2) == toolchain_digest(rows->text(0), rows->text(1))) found.emplace(rows->text(0), rows->text(1));
-    }
+    });
+    if (!read) return read.error();
+    return found;
   });
 }
 
@@ -212,16 +205,13 @@ Result<std::optional<std::string>> Store::toolchain_of(const std::string& librar
 Result<std::map<std::string, double>> Store::counters() const {
   using Found = std::map<std::string, double>;
   return impl_->run([](Connection& c) -> Result<Found> {
-    if (c.schema < 2) return Found{};
+    Found found;
+    if (c.schema < 2) return found;
     Result<Statement> rows = Statement::prepare(c.db.get(), "SELECT name, value FROM counters");
     if (!rows) return rows.error();
-    Found found;
-    for (;;) {
-      const Result<bool> row = rows->step();
-      if (!row) return row.error();
-      if (!*row) return found;
-      found.emplace(rows->text(0), rows->real(1));
-    }
+    const Result<void> read = rows->each([&] { found.emplace(rows->text(0), rows->real(1)); });
+    if (!read) return read.error();
+    return found;
   });
 }
 

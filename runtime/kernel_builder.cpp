@@ -248,7 +248,7 @@ struct Build {
       return true;
     };
     wait.waiting = [&](const std::string& whom) {
-      state.warn("cache wait", fmt::format("Waiting for {}, which compiles a kernel of plan '{}'.", whom, plan));
+      state.warn("cache wait", fmt::format("Waiting for {}. The plan: '{}'.", whom, plan));
     };
     const Stopwatch acquiring;
     const Result<cache::Flight> flight = state.flights.acquire(std::move(leases), wait);

@@ -13,9 +13,11 @@ build/release/bin/ordo_cache_soak || status=1
 
 CC=clang-19 CXX=clang++-19 cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DORDO_FUZZ=ON -DBUILD_TESTING=ON >/dev/null || exit
 cmake --build build/fuzz --target fuzz || exit
-for target in cubin shape_list safetensors; do
+for target in cubin shape_list safetensors decision_table expression; do
   mkdir -p "build/fuzz/corpus/$target"
-  nice "build/fuzz/bin/fuzz_$target" "build/fuzz/corpus/$target" "tests/fuzz/seeds/$target" -max_total_time="$seconds" -rss_limit_mb=2048 \
-    -timeout=10 -print_final_stats=1 -verbosity=0 -artifact_prefix="build/fuzz/$target-" || status=1
+  dictionary=()
+  [ -f "tests/fuzz/dictionaries/$target.dict" ] && dictionary=("-dict=tests/fuzz/dictionaries/$target.dict")
+  nice "build/fuzz/bin/fuzz_$target" "build/fuzz/corpus/$target" "tests/fuzz/seeds/$target" "${dictionary[@]}" -max_total_time="$seconds" \
+    -rss_limit_mb=2048 -timeout=10 -max_len=8192 -print_final_stats=1 -verbosity=0 -artifact_prefix="build/fuzz/$target-" || status=1
 done
 exit "$status"

@@ -1,4 +1,6 @@
 // ordo doctor: what this machine has, and what it lacks.
+#include <cuda.h>
+
 #include <filesystem>
 #include <memory>
 
@@ -21,12 +23,22 @@ struct Finding {
 
 Finding bad(std::string name, const std::string& why) { return {std::move(name), {{"ok", false}, {"error", why}}, why}; }
 
+std::string cuda_version(int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); }
+
+// Beside the driver's and NVRTC's: a report of a mismatch needs all three.
+Finding look_at_build() {
+  const std::string headers = cuda_version(CUDA_VERSION);
+  return {"ordo",
+          {{"ok", true}, {"version", ORDO_VERSION}, {"cuda_headers", headers}},
+          fmt::format("{}, built with the headers of CUDA {}", ORDO_VERSION, headers)};
+}
+
 Finding look_at_driver() {
   const auto count = device_count();
   if (!count) return bad("driver", count.error().message);
   const auto facts = device_facts(0);
   if (!facts) return bad("driver", facts.error().message);
-  const std::string version = fmt::format("{}.{}", facts->driver_version / 1000, facts->driver_version % 1000 / 10);
+  const std::string version = cuda_version(facts->driver_version);
   return {"driver", {{"ok", true}, {"cuda_version", version}}, fmt::format("CUDA {}", version)};
 }
 
@@ -89,7 +101,8 @@ Finding look_at_sqlite() {
 
 Result<int> examine(const Options& options) {
   Json json;
-  for (const Finding& finding : {look_at_driver(), look_at_gpus(), look_at_nvrtc(), look_at_cache(options), look_at_sqlite()}) {
+  for (const Finding& finding :
+       {look_at_build(), look_at_driver(), look_at_gpus(), look_at_nvrtc(), look_at_cache(options), look_at_sqlite()}) {
     json[finding.name] = finding.facts;
     if (!options.json) print("{:<8}{:<9}{}\n", finding.name, finding.facts["ok"].get<bool>() ? "ok" : "missing", finding.line);
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -12,6 +13,7 @@
 #include "cli/report.hpp"
 #include "cli/stores.hpp"
 #include "cli/verbs/verbs.hpp"
+#include "ordo/decision_table.hpp"
 #include "runtime/compiler.hpp"
 #include "runtime/listed_plans.hpp"
 
@@ -19,7 +21,7 @@ namespace ordo::cli {
 namespace {
 
 struct PrecompileOptions {
-  std::vector<std::string> lists, targets{"h200"};
+  std::vector<std::string> lists, tables, targets{"h200"};
   std::string cache, toolchain;
   std::int64_t jobs = 0, candidates = 1;
   bool check = false, json = false;
@@ -29,9 +31,30 @@ struct PrecompileOptions {
 struct Work {
   Target target;
   std::vector<Plan> plans;
+
+  void add(const Plan& plan) {
+    if (std::find(plans.begin(), plans.end(), plan) == plans.end()) plans.push_back(plan);
+  }
 };
 
+/// The plans that decision tables hold, for their targets.
+Result<void> add_tables(const PrecompileOptions& options, std::vector<Work>& all) {
+  for (const std::string& path : options.tables) {
+    const auto table = read_decision_table(path);
+    if (!table) return table.error();
+    const auto work = std::find_if(all.begin(), all.end(), [&](const Work& part) { return part.target == table->target; });
+    if (work == all.end()) {
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("{} is for {}, which --target does not name", path, to_text(table->target))};
+    }
+    for (const Decision& decision : table->decisions) work->add(decision.plan);
+  }
+  return {};
+}
+
 Result<std::vector<Work>> read_work(const PrecompileOptions& options) {
+  if (options.lists.empty() && options.tables.empty())
+    return Error{ErrorCode::invalid_argument, "name a shape list (models/llama3-8b.toml), or a decision table with --tuning"};
   std::vector<ShapeList> lists;
   for (const std::string& path : options.lists) {
     auto list = read_shape_list(path);
@@ -47,12 +70,11 @@ Result<std::vector<Work>> read_work(const PrecompileOptions& options) {
       const auto choose = [&](const AttentionBackward& p, const PlanRequest& r) { return make_plan(p, *target, r); };
       auto plans = plans_of(list, choose, static_cast<std::size_t>(options.candidates));
       if (!plans) return plans.error();
-      for (Plan& plan : *plans) {
-        if (std::find(work.plans.begin(), work.plans.end(), plan) == work.plans.end()) work.plans.push_back(std::move(plan));
-      }
+      for (const Plan& plan : *plans) work.add(plan);
     }
     all.push_back(std::move(work));
   }
+  if (auto ok = add_tables(options, all); !ok) return ok.error();
   return all;
 }
 
@@ -190,6 +212,7 @@ Result<cache::Sizes> finish(const std::string& file, const std::string& partial,
 Result<int> precompile(const PrecompileOptions& options) {
   const auto work = read_work(options);
   if (!work) return work.error();
+  ::unsetenv("ORDO_CACHE_LAYERS");  // the file must hold every kernel itself, also where this machine has them in a layer
   if (options.check) return check_file(options, *work);
   const std::string file = options.cache, partial = file + ".partial";
   const auto compiled = compile_missing(options, *work, file, partial);
@@ -241,8 +264,8 @@ Verb add_precompile(CLI::App& app) {
   auto options = std::make_shared<PrecompileOptions>();
   CLI::App* verb = app.add_subcommand("precompile", "Compile all kernels that lists of problems need, into one file to ship");
   verb->add_option("lists", options->lists, "Shape lists, e.g. models/llama3-8b.toml, or what ORDO_MANIFEST recorded")
-      ->type_name("FILE")
-      ->required();
+      ->type_name("FILE");
+  verb->add_option("--tuning", options->tables, "Decision tables (ordo tuning export): their plans too")->type_name("FILE");
   verb->add_option("--target", options->targets, "GPUs to plan for, e.g. h200,h100 (h200)")->type_name("NAME")->delimiter(',');
   verb->add_option("--cache", options->cache, "The file to make or to complete")->type_name("FILE")->required();
   verb->add_option("--jobs", options->jobs, "Compiles at once ($ORDO_COMPILE_JOBS, else half of the processors)")

@@ -182,6 +182,7 @@ Report fault_cases(std::size_t count, std::uint64_t seed) {
         outcome.problems.push_back(what + ": " + key + " was reported stored and is lost");
     }
   }
+  if (longest > 30) outcome.problems.push_back(fmt::format("a case took {:.0f} s: it hung", longest));
   outcome.summary = fmt::format("{} cases, the fault happened in {}, of {} operations a run; the longest took {:.2f} s", count,
                                 happened, operations, longest);
   return outcome;
@@ -234,6 +235,20 @@ namespace {
   _exit(1);
 }
 
+/// Lets the child have so many seconds of processor time, however busy the machine is; gives up after a minute.
+void let_work(pid_t child, double seconds) {
+  clockid_t clock{};
+  if (clock_getcpuclockid(child, &clock) != 0) return;
+  const auto used = [clock] {
+    timespec time{};
+    (void)clock_gettime(clock, &time);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+  };
+  const double until = used() + seconds;
+  const Clock::time_point start = Clock::now();
+  while (used() < until && seconds_since(start) < 60) usleep(200);
+}
+
 }  // namespace
 
 Report kill_rounds(std::size_t count, std::uint64_t seed) {
@@ -261,7 +276,8 @@ Report kill_rounds(std::size_t count, std::uint64_t seed) {
       if (child == 0) work_until_killed(path, other, log, child_seed, compiles);
       for (int i = 0; i < 5000 && !fs::exists(log + ".started"); ++i) usleep(1000);
       fs::remove(log + ".started");
-      usleep(static_cast<useconds_t>((compiles ? 200'000 : 1000) + random() % (compiles ? 600'000 : 60'000)));
+      const double share = static_cast<double>(random() % 1000) / 1000;
+      let_work(child, compiles ? 0.2 + 0.6 * share : 0.001 + 0.06 * share);
       kill(child, SIGKILL);
       waitpid(child, nullptr, 0);
       const std::string what = fmt::format("round {}", round);

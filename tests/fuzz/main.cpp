@@ -1,4 +1,5 @@
-// libFuzzer's entry; CMake says which target. Run: fuzz_cubin CORPUS tests/fuzz/seeds/cubin -max_total_time=300
+// libFuzzer's entry; CMake says which target. Run: fuzz_cubin CORPUS tests/fuzz/seeds/cubin -max_total_time=300 (tests/nightly.sh
+// does).
 #include <cstdint>
 
 #include "tests/fuzz/targets.hpp"

@@ -10,5 +10,7 @@ namespace ordo::test {
 void fuzz_cubin(std::span<const std::byte> bytes);
 void fuzz_shape_list(std::span<const std::byte> bytes);
 void fuzz_safetensors(std::span<const std::byte> bytes);
+void fuzz_decision_table(std::span<const std::byte> bytes);
+void fuzz_expression(std::span<const std::byte> bytes);
 
 }  // namespace ordo::test

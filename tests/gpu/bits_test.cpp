@@ -165,7 +165,7 @@ Result<std::uint64_t> run_on_few_sms(Gpu& device, const Case& c, const Attention
 
 }  // namespace
 
-TEST_CASE("same bits over repeats beside other work") {
+TEST_CASE("reports 55, 56 and 65: same bits over repeats beside other work, whatever the workspace held") {
   Gpu* device = gpu();
   if (device == nullptr) return;
   const std::vector<Case> cases = bit_cases(device->target());

@@ -207,7 +207,7 @@ Kernels prepare(Gpu& device, const std::vector<std::pair<AttentionBackward, Plan
 
 }  // namespace
 
-TEST_CASE("NaN and Inf reach the outputs they belong to, and no others") {
+TEST_CASE("report 68: NaN and Inf reach the outputs they belong to, and no others") {
   Gpu* device = gpu();
   if (device == nullptr) return;
   const auto cases = value_cases(device->target(), 200, 300, {Mask::full, Mask::causal});
@@ -245,7 +245,7 @@ TEST_CASE("NaN and Inf reach the outputs they belong to, and no others") {
   CHECK(failures == 0);
 }
 
-TEST_CASE("rows that see nothing get zeros, whatever they hold") {
+TEST_CASE("report 62: rows that see nothing get zeros, whatever they hold") {
   Gpu* device = gpu();
   if (device == nullptr) return;
   constexpr std::int64_t kRows = 300, kKeys = 100;

@@ -292,7 +292,7 @@ std::string run_far_apart(Gpu& device, const AttentionBackward& p, const Layout&
 
 }  // namespace
 
-TEST_CASE("offsets beyond 2^31 elements") {
+TEST_CASE("report 66: offsets beyond 2^31 elements") {
   Gpu* device = gpu();
   if (device == nullptr) return;
   constexpr std::int64_t kFar = (std::int64_t{1} << 31) + 4096;

@@ -77,6 +77,30 @@ TEST_CASE("cli precompile: a complete file, the same bytes every time, resumed w
   CHECK(json_of(compiled)["cache"] == "hit");
 }
 
+TEST_CASE("cli precompile: the plans of a decision table, and every kernel in the file itself whatever layers there are") {
+  if (!has_nvrtc()) return;
+  const CommandFolder folder;
+  write_list(folder, "list.toml");
+  const std::string list = folder.file("list.toml"), table = folder.file("plans.json");
+  REQUIRE(ordo_command(folder, {"tuning", "export", "--shapes", list, "--target", "h200", "-o", table}).code == 0);
+  const Json made = json_of(ordo_command(folder, {"precompile", "--tuning", table, "--cache", folder.file("k.db"), "--json"}));
+  CHECK(made["plans"].get<int>() >= 1);
+  CHECK(made["kernels"].get<int>() >= 2);
+  CHECK(made["kernels"] == made["entries"]);
+  const Outcome other =
+      ordo_command(folder, {"precompile", "--tuning", table, "--target", "h100", "--cache", folder.file("o.db")});
+  CHECK(other.code == 2);
+  CHECK(other.err.find("is for h200") != std::string::npos);
+  const Outcome neither = ordo_command(folder, {"precompile", "--cache", folder.file("o.db")});
+  CHECK(neither.code == 2);
+  CHECK(neither.err.find("--tuning") != std::string::npos);
+
+  const Json again = json_of(ordo_command(folder, {"precompile", "--tuning", table, "--cache", folder.file("again.db"), "--json"},
+                                          {"ORDO_CACHE_LAYERS=" + folder.file("k.db")}));
+  CHECK(again["entries"] == made["entries"]);
+  CHECK(slurp(folder.file("again.db")) == slurp(folder.file("k.db")));
+}
+
 TEST_CASE("cli precompile: what is wrong is said, with the line of the list") {
   const CommandFolder folder;
   write_file(folder.file("bad.toml"), "[[attention-backward]]\nheads = 4\nseqlen = 0\n");

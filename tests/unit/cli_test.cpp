@@ -232,10 +232,27 @@ TEST_CASE("cli: run goes on without NVRTC, compile does not") {
   CHECK(json_of(doctor)["nvrtc"]["ok"] == false);
 }
 
-TEST_CASE("cli: doctor") {
+TEST_CASE("cli doctor, report 37: NVRTC's builtins are opened beside it, by path, wherever the loader looks") {
+  const Folder folder;
+  const Json found = json_of(ordo_command(folder, "doctor --json"))["nvrtc"];
+  if (found["ok"] == false) return;
+  const fs::path library = found["library"].get<std::string>();
+  const Json again =
+      json_of(ordo_command(folder, {"doctor", "--json"}, {"ORDO_NVRTC=" + library.string(), "LD_LIBRARY_PATH="}))["nvrtc"];
+  REQUIRE(again["ok"] == true);
+  const fs::path builtins = again["builtins"].get<std::string>();
+  CHECK(builtins.parent_path() == library.parent_path());
+  CHECK(builtins.filename().string().starts_with("libnvrtc-builtins.so."));
+}
+
+TEST_CASE("cli doctor, reports 35 and 39: what the machine has, with the versions of NVRTC, of the driver and of the build") {
   const Folder folder;
   const Json json = json_of(ordo_command(folder, "doctor --json"));
-  for (const char* key : {"driver", "gpu", "nvrtc", "cache", "sqlite"}) {
+  CHECK_FALSE(json["ordo"]["version"].get<std::string>().empty());
+  CHECK(std::stod(json["ordo"]["cuda_headers"].get<std::string>()) >= 12.8);
+  CHECK((json["nvrtc"]["ok"] == false || json["nvrtc"]["version"].get<std::string>().starts_with("NVRTC ")));
+  CHECK((json["driver"]["ok"] == false || json["driver"].contains("cuda_version")));
+  for (const char* key : {"ordo", "driver", "gpu", "nvrtc", "cache", "sqlite"}) {
     CAPTURE(key);
     CHECK(json[key].contains("ok"));
     CHECK((json[key]["ok"] == true || !json[key]["error"].get<std::string>().empty() || json[key].contains("devices")));

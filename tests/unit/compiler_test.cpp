@@ -283,10 +283,12 @@ TEST_CASE("compiler, report 38: an architecture it does not know") {
   }
 }
 
-TEST_CASE("compiler: flags name the exact architecture") {
+TEST_CASE(
+    "compiler, reports 20, 69 and 70: flags name the exact architecture, and no precompiled header that others might write") {
   const std::vector<std::string> flags = Compiler::flags("sm_90a");
   CHECK(flags.front() == "--gpu-architecture=sm_90a");
   CHECK(Compiler::flags("sm_90").front() != flags.front());
+  for (const std::string& flag : flags) CHECK_MESSAGE(flag.find("pch") == std::string::npos, flag);
 }
 
 TEST_CASE("nvrtc: nothing usable where ORDO_NVRTC points names that place and tries no other") {

@@ -111,7 +111,7 @@ TEST_CASE("decision table: differences name the shapes") {
   CHECK(mentions(diff(b, a), "only in the second"));
 }
 
-TEST_CASE("decision table: exported here and imported there gives the same decisions and the same hash") {
+TEST_CASE("decision table, reports 50 to 53: exported here and imported there gives the same decisions and the same hash") {
   const test::Folder folder;
   const auto device = std::make_shared<FakeDevice>();
   device->ms = [](const Plan& plan) { return plan.cluster == 1 ? 1.0 : 2.0; };

@@ -44,5 +44,7 @@ void run_seeds(const char* name, void (*target)(std::span<const std::byte>), int
 TEST_CASE("fuzz seeds: cubins") { run_seeds("cubin", fuzz_cubin, 200); }
 TEST_CASE("fuzz seeds: shape lists") { run_seeds("shape_list", fuzz_shape_list, 30); }
 TEST_CASE("fuzz seeds: safetensors headers") { run_seeds("safetensors", fuzz_safetensors, 300); }
+TEST_CASE("fuzz seeds: decision tables") { run_seeds("decision_table", fuzz_decision_table, 100); }
+TEST_CASE("fuzz seeds: expressions") { run_seeds("expression", fuzz_expression, 300); }
 
 }  // namespace ordo::test

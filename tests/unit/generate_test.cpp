@@ -165,6 +165,28 @@ TEST_CASE("plans that differ in run-time fields alone share their kernels") {
   for (std::size_t i = 0; i < sources.size(); ++i) CHECK(others[i].text == sources[i].text);
 }
 
+TEST_CASE("generate, report 59: a turn is passed on when the adds themselves have landed, not when their source was read") {
+  const auto plans = every_plan();
+  const auto ordered =
+      std::find_if(plans.begin(), plans.end(), [](const Plan& p) { return p.accumulate == Accumulate::ordered; });
+  REQUIRE(ordered != plans.end());
+  const std::string text = sources_of(*ordered).front().text;
+  // The warp that adds tells the one that announces: the last wait before that is for complete copies.
+  const std::size_t told = text.find("barrier_arrive(shared.barrier(barriers.added_full");
+  REQUIRE(told != std::string::npos);
+  const std::size_t waited = text.rfind("wait_copies", told);
+  REQUIRE(waited != std::string::npos);
+  CHECK(text.compare(waited, 14, "wait_copies<0>") == 0);
+  CHECK(text.find("cp.async.bulk.wait_group %0;") != std::string::npos);
+  // The announcement is a release at the scope of the GPU, after the announcing warp has been told.
+  const std::size_t announced = text.find("add_release(semaphore(");
+  REQUIRE(announced != std::string::npos);
+  const std::size_t heard = text.rfind("barrier_wait(shared.barrier(barriers.added_full", announced);
+  REQUIRE(heard != std::string::npos);
+  CHECK(text.find('}', heard) > announced);
+  CHECK(text.find("red.release.gpu.global.add.u32") != std::string::npos);
+}
+
 TEST_CASE("the flavour that measures stalls has a main kernel of its own, and changes nothing else") {
   const auto target = parse_target("h200");
   REQUIRE(target);

@@ -164,7 +164,7 @@ TEST_CASE("mask: of windows, intervals see exactly the tiles that matter") {
   }
 }
 
-TEST_CASE("mask: the kernels' table holds every live tile once, and what each visit sees") {
+TEST_CASE("mask, report 57: the kernels' table holds every live tile once, turns among those alone, and what each visit sees") {
   for (const auto& [sq, sk] : {std::pair<int, int>{1000, 1000}, {500, 900}, {900, 333}}) {
     for (const Case& c : cases(sk - sq)) {
       const AttentionBackward p = problem_of(2, sq, sk, 2, 1, sq == 500 ? 64 : 128, mask(c.text));
@@ -290,7 +290,7 @@ TEST_CASE("mask: execute is within the bound for every schedule and accumulation
   }
 }
 
-TEST_CASE("mask: causal is the expression that the documentation says it is") {
+TEST_CASE("mask, report 63: causal is the expression that the documentation says it is") {
   for (const auto& [sq, sk] : {std::pair<int, int>{300, 300}, {129, 400}, {400, 129}}) {
     const AttentionBackward causal = problem_of(1, sq, sk, 2, 1, 128, Mask::causal);
     AttentionBackward same = causal;

@@ -98,7 +98,7 @@ TEST_CASE("planner: the same question has the same answer") {
   CHECK(a.predicted_ms == b.predicted_ms);
 }
 
-TEST_CASE("planner: choices that the measurements ask for") {
+TEST_CASE("planner, report 60: choices that the measurements ask for") {
   const Target h200 = target("h200");
   // Full: ascending when many heads share the skew, shift when few do.
   PlanChoice choice = choose(make_problem(16, 1024, 1024, 16, 16, 128, Mask::full), h200);
@@ -152,7 +152,7 @@ TEST_CASE("planner: exact has the same bits on every target") {
   }
 }
 
-TEST_CASE("planner: a request is honoured or refused with its reason") {
+TEST_CASE("planner, report 55: a request is honoured or refused with its reason") {
   const Target h200 = target("h200");
   const AttentionBackward full = make_problem(1, 4096, 4096, 16, 16, 128, Mask::full);
   const AttentionBackward causal = make_problem(1, 4096, 4096, 16, 16, 128, Mask::causal);

@@ -90,7 +90,7 @@ TEST_CASE("problem: a hostile text is quoted short and printable") {
   CHECK(problem.error().message.find('\x01') == std::string::npos);
 }
 
-TEST_CASE("problem: rules") {
+TEST_CASE("problem, reports 61, 64 and 67: rules") {
   CHECK(sample().validate());
   AttentionBackward problem = sample();
   const auto with = [&](auto member, std::int64_t value) {
@@ -110,11 +110,12 @@ TEST_CASE("problem: rules") {
   check_refused(with(&AttentionBackward::kv_heads, 5), "kv_heads must divide heads");
   check_refused(with(&AttentionBackward::kv_heads, 64), "kv_heads must divide heads");
   check_refused(with(&AttentionBackward::head_dim, 80), "head_dim is 80");
+  check_refused(with(&AttentionBackward::head_dim, 256), "head_dim is 256");
   problem.dtype = static_cast<DType>(9);
   check_refused(problem, "dtype");
 }
 
-TEST_CASE("problem: element counts stay within 2^62") {
+TEST_CASE("problem, report 66: element counts stay within 2^62") {
   AttentionBackward problem;
   problem.batch = std::int64_t{1} << 25;
   problem.seqlen_q = std::int64_t{1} << 30;

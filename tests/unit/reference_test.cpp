@@ -184,7 +184,7 @@ TEST_CASE("random inputs: normal, and the same on every platform") {
   CHECK(hash == 11631155627077826424u);  // written down from x86-64
 }
 
-TEST_CASE("forward and fp64 gradients agree with the formulas") {
+TEST_CASE("report 63: forward and fp64 gradients agree with the formulas") {
   for (const auto& p :
        {problem_of(1, 1, 1, 1, 1, 64, Mask::full), problem_of(2, 70, 133, 4, 2, 64, Mask::full),
         problem_of(1, 150, 40, 2, 2, 64, Mask::causal), problem_of(1, 40, 150, 3, 1, 128, Mask::causal),
@@ -255,7 +255,7 @@ TEST_CASE("execute: within the bound for every schedule, accumulation, dtype and
   }
 }
 
-TEST_CASE("execute: the same bits for any number of threads; the schedule decides them") {
+TEST_CASE("execute, report 55: the same bits for any number of threads; the schedule decides them") {
   const AttentionBackward p = problem_of(1, 300, 420, 4, 2, 128, Mask::causal);
   const float scale = scale_of(p);
   const HostInputs in = random_inputs(p, scale, 1);
@@ -348,7 +348,7 @@ TEST_CASE("exact: exponents and fixed point") {
   CHECK(add(std::numeric_limits<std::int32_t>::max(), 1) == std::numeric_limits<std::int32_t>::min());
 }
 
-TEST_CASE("NaN and infinity reach the outputs they belong to, and no others") {
+TEST_CASE("execute, report 68: NaN and infinity reach the outputs they belong to, and no others") {
   const AttentionBackward causal = problem_of(1, 100, 140, 2, 1, 64, Mask::causal);
   const AttentionBackward short_keys = problem_of(1, 140, 90, 2, 1, 64, Mask::causal);  // 50 rows see nothing
   for (const AttentionBackward& p : {causal, short_keys}) {
@@ -399,7 +399,7 @@ TEST_CASE("NaN and infinity reach the outputs they belong to, and no others") {
   }
 }
 
-TEST_CASE("rows that see nothing have zero gradients and touch nothing") {
+TEST_CASE("execute, report 62: rows that see nothing have zero gradients and touch nothing") {
   const AttentionBackward p = problem_of(1, 200, 120, 2, 2, 64, Mask::causal);  // rows 0 .. 79
   const float scale = scale_of(p);
   HostInputs in = random_inputs(p, scale, 4);

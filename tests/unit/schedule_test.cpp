@@ -116,7 +116,7 @@ TEST_CASE("schedule: first_q and contributors agree with the mask, pair by pair"
   }
 }
 
-TEST_CASE("schedule: lengths near 2^31 stay inside int") {
+TEST_CASE("schedule, report 66: lengths near 2^31 stay inside int") {
   const int longest = static_cast<int>((std::int64_t{1} << 31) - (std::int64_t{1} << 16));
   const Geometry g = make_grid(Kind::ascending, true, longest, longest, 64, 128, 1, 1, 132);
   CHECK(schedule::contributors(g, g.q_tiles - 1) == g.units);

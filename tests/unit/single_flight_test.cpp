@@ -149,6 +149,35 @@ TEST_CASE("single flight, report 33: who waits hears for whom") {
   waitpid(child, nullptr, 0);
 }
 
+TEST_CASE("single flight, report 33: who waits for a turn hears for whom, unless it is this process") {
+  const Folder folder;
+  const SingleFlight one = flights(folder, 1);
+  const Flight flight = take(one, {"k"});
+  std::string heard;
+  Wait wait;
+  wait.waiting = [&](const std::string& whom) { heard = whom; };
+  int looks = 0;
+  wait.cancelled = [&] { return !heard.empty() || ++looks > 9; };
+  {
+    const Result<Turn> own = one.turn(flight, {});
+    REQUIRE(own);
+    CHECK_FALSE(one.turn(flight, wait));
+    CHECK(heard.empty());
+  }
+  const pid_t child = in_child([&] {
+    const Result<Turn> turn = one.turn(flight, {});
+    std::ofstream(folder.file("held")).flush();
+    std::this_thread::sleep_for(std::chrono::minutes(1));
+    return turn.ok();
+  });
+  while (!fs::exists(folder.file("held"))) usleep(1000);
+  looks = -2000;
+  CHECK_FALSE(one.turn(flight, wait));
+  CHECK_MESSAGE(heard.find("process " + std::to_string(child)) != std::string::npos, heard);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
 TEST_CASE("single flight, report 10: no more compiles at once than the host has turns") {
   const Folder folder;
   const SingleFlight own = flights(folder, 2);

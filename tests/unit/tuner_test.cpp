@@ -49,7 +49,9 @@ std::vector<Plan> three_plans() {
 
 }  // namespace
 
-TEST_CASE("decide: a plan wins by more than the margin, else the preferred one if it is as fast, else the first by its text") {
+TEST_CASE(
+    "decide, reports 50 to 53: a plan wins by more than the margin, else the preferred one if it is as fast, else the first by "
+    "its text") {
   const std::vector<Plan> p = three_plans();
   const auto winner = [&](double a, double b, double c, const Plan& preferred) {
     return tuner::decide({measured(p[0], {a}), measured(p[1], {b}), measured(p[2], {c})}, preferred, 0.01).winner;
@@ -108,7 +110,7 @@ TEST_CASE(
   CHECK(tuner::candidates(causal(2048), target, {}, nowhere).error().code == ErrorCode::invalid_plan);
 }
 
-TEST_CASE("tune: measures every candidate in interleaved rounds, keeps them, and measures nothing twice") {
+TEST_CASE("tune, report 25: measures every candidate in interleaved rounds, keeps them, and measures nothing twice") {
   const test::Folder folder;
   const auto device = std::make_shared<FakeDevice>();
   device->ms = single_ctas_win;
@@ -152,7 +154,7 @@ TEST_CASE("tune: measures every candidate in interleaved rounds, keeps them, and
   CHECK(extended->measured == 3 * (extended->candidates - tuned->candidates));
 }
 
-TEST_CASE("tune: another policy, driver or NVRTC build is measured afresh, and old times are not used") {
+TEST_CASE("tune, report 21: another policy, driver or NVRTC build is measured afresh, and old times are not used") {
   const test::Folder folder;
   const auto device = std::make_shared<FakeDevice>();
   device->ms = single_ctas_win;
@@ -226,7 +228,7 @@ TEST_CASE("query: a repeated one takes microseconds") {
   CHECK(us[1000] < 100);  // 20 are promised; a busy machine and an unoptimised build get more
 }
 
-TEST_CASE("tune: same bits searches one fingerprint only") {
+TEST_CASE("tune, report 54: same bits searches one fingerprint only") {
   const test::Folder folder;
   const auto device = std::make_shared<FakeDevice>();
   device->ms = single_ctas_win;
