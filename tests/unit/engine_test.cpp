@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sqlite3.h>
 
 #include <algorithm>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include "ordo/ordo.hpp"
 #include "runtime/compiler.hpp"
 #include "runtime/kernel_builder.hpp"
+#include "tests/cache/fault_vfs.hpp"
 #include "tests/unit/scratch.hpp"
 
 namespace ordo {
@@ -151,6 +153,32 @@ TEST_CASE("builder, reports 2 and 13: a cache that cannot be used costs one warn
     CHECK(warnings.messages()[0].find(path) != std::string::npos);
     CHECK(warnings.messages()[0].find("in memory only") != std::string::npos);
   }
+}
+
+TEST_CASE("builder, report 13: a full disk, and a lock that nobody gives back, cost one warning and nothing else") {
+  if (!has_nvrtc()) return;
+  const Folder folder;
+  const auto check = [](const std::string& path) {
+    Warnings warnings;
+    KernelBuilder builder({path, false, warnings.sink()});
+    CHECK_FALSE(build(builder, {source("main")})[0].report.cache_hit);
+    CHECK(build(builder, {source("main")})[0].report.cache_layer == "memory");
+    REQUIRE(warnings.messages().size() == 1);
+    CHECK(warnings.messages()[0].find(path) != std::string::npos);
+    CHECK(warnings.messages()[0].find("in memory only") != std::string::npos);
+  };
+  {
+    const test::FaultVfs vfs;
+    test::FaultVfs::arm(test::Fault::full_disk, 0, 0);
+    check(folder.file("full.db"));
+  }
+  const std::string path = folder.file("locked.db");
+  REQUIRE(cache::Store::open(path));
+  sqlite3* other = nullptr;
+  REQUIRE(sqlite3_open(path.c_str(), &other) == SQLITE_OK);
+  REQUIRE(sqlite3_exec(other, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr) == SQLITE_OK);
+  check(path);
+  sqlite3_close(other);
 }
 
 TEST_CASE("builder, report 31: no place for a cache is one warning; asked for, it is none") {
