@@ -10,10 +10,10 @@ namespace ordo {
 namespace {
 
 struct Metric {
-  std::string_view name, help;
+  std::string_view name, help, type = "counter";
 };
 
-constexpr std::array<Metric, 7> metrics{{
+constexpr std::array<Metric, 9> metrics{{
     {"ordo_cache_hits_total", "Kernels found in the cache, by layer."},
     {"ordo_cache_misses_total", "Kernels that no layer of the cache had."},
     {"ordo_compiles_total", "Kernels compiled."},
@@ -21,6 +21,8 @@ constexpr std::array<Metric, 7> metrics{{
     {"ordo_compiles_shared_total", "Misses that another process or thread compiled meanwhile."},
     {"ordo_compile_seconds_total", "Time spent in the compiler."},
     {"ordo_compile_wait_seconds_total", "Time spent waiting for other compiles."},
+    {"ordo_cache_entries", "Kernels in the cache file.", "gauge"},
+    {"ordo_cache_file_bytes", "Size of the cache file.", "gauge"},
 }};
 
 }  // namespace
@@ -44,7 +46,7 @@ std::string prometheus_text(const std::map<std::string, double>& values) {
     const std::string_view metric = std::string_view(name).substr(0, name.find('{'));
     if (metric != last) {
       const auto* const known = std::find_if(metrics.begin(), metrics.end(), [&](const Metric& m) { return m.name == metric; });
-      if (known != metrics.end()) text += fmt::format("# HELP {} {}\n# TYPE {} counter\n", metric, known->help, metric);
+      if (known != metrics.end()) text += fmt::format("# HELP {} {}\n# TYPE {} {}\n", metric, known->help, metric, known->type);
       last = metric;
     }
     text += fmt::format("{} {}\n", name, value);

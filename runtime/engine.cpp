@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -106,10 +107,11 @@ struct Engine::Impl {
         AttentionBackwardKernel::Impl{plan, flavour, std::move(reports), KernelSet(std::move(images), nullptr, modules), {}});
   }
 
-  Result<std::shared_ptr<OverlapGemmKernel::Impl>> build(const OverlapPlan& plan, const std::string& text) {
+  Result<std::shared_ptr<OverlapGemmKernel::Impl>> build(const OverlapPlan& plan, const std::string& text,
+                                                         const std::function<bool()>& cancelled) {
     Result<KernelSource> source = generate(plan, target);
     if (!source) return source.error();
-    Result<std::vector<BuiltKernel>> built = builder.build({*source}, text, {});
+    Result<std::vector<BuiltKernel>> built = builder.build({*source}, text, cancelled);
     if (!built) return built.error();
     KernelReport report = std::move(built->front().report);
     std::vector<KernelImage> images;
@@ -117,6 +119,19 @@ struct Engine::Impl {
                       std::move(built->front().cubin), report.cubin_sha256});
     return std::make_shared<OverlapGemmKernel::Impl>(
         OverlapGemmKernel::Impl{plan, std::move(report), KernelSet(std::move(images), nullptr, modules)});
+  }
+
+  Result<std::shared_ptr<OverlapGemmKernel::Impl>> prepare(const OverlapPlan& plan, const std::function<bool()>& cancelled = {}) {
+    if (Result<void> ours = process.check("This Engine"); !ours) return ours.error();
+    if (Result<void> valid = plan.validate(); !valid) return valid.error();
+    const std::string text = to_text(plan);
+    if (sealed) {
+      auto found = overlap_plans.find(text);
+      if (!found) return sealed_error("this plan", text);
+      return *std::move(found);
+    }
+    manifest.record(plan);
+    return overlap_plans.get(text, [&] { return build(plan, text, cancelled); });
   }
 
   /// `what` names what was asked in the error of a sealed engine.
@@ -145,8 +160,10 @@ struct Engine::Impl {
 struct PrepareList {
   Engine::Impl& engine;
   const std::vector<Plan>& plans;
+  const std::vector<OverlapPlan>& overlap_plans;
   const PrepareOptions& options;
   bool has_context;
+  std::size_t total = plans.size() + overlap_plans.size();
 
   std::atomic<std::size_t> next{0};
   std::mutex mutex = {};  // of what follows
@@ -157,25 +174,37 @@ struct PrepareList {
 
   void one(const Plan& plan) {
     Prepared kernel = engine.prepare(plan, Flavour::normal, fmt::format("plan '{}'", to_text(plan)), options.cancelled);
-    std::optional<Error> problem;
-    if (!kernel) problem = kernel.error();
-    bool loaded = false;
-    if (kernel && has_context) {
-      const Result<const LoadedKernels*> in_context = (*kernel)->kernels.load(nullptr);
-      loaded = in_context.ok();
-      if (!in_context) problem = in_context.error();
+    if (kernel)
+      count((*kernel)->kernels, (*kernel)->reports);
+    else
+      failed(std::move(kernel.error()));
+  }
+  void one(const OverlapPlan& plan) {
+    auto kernel = engine.prepare(plan, options.cancelled);
+    if (kernel)
+      count((*kernel)->kernels, std::span(&(*kernel)->report, 1));
+    else
+      failed(std::move(kernel.error()));
+  }
+
+  /// Loads, where that is wanted, and counts.
+  void count(KernelSet& set, std::span<const KernelReport> reports) {
+    if (has_context) {
+      if (const Result<const LoadedKernels*> in_context = set.load(nullptr); !in_context) return failed(in_context.error());
     }
     const std::scoped_lock lock(mutex);
-    if (problem && !failure) failure = std::move(problem);
-    if (kernel) {
-      for (const KernelReport& kernel_report : (*kernel)->reports) {
-        kernels.insert(kernel_report.key);
-        if (!kernel_report.cache_hit) compiled.insert(kernel_report.key);
-      }
+    for (const KernelReport& kernel : reports) {
+      kernels.insert(kernel.key);
+      if (!kernel.cache_hit) compiled.insert(kernel.key);
     }
-    report.loaded += loaded ? 1 : 0;
+    report.loaded += has_context ? 1 : 0;
     ++done;
-    if (options.progress && !failure) options.progress(done, plans.size());
+    if (options.progress && !failure) options.progress(done, total);
+  }
+
+  void failed(Error error) {
+    const std::scoped_lock lock(mutex);
+    if (!failure) failure = std::move(error);
   }
 
   bool stopped() {
@@ -185,12 +214,17 @@ struct PrepareList {
 
   Result<PrepareReport> run() {
     const auto work = [&] {
-      for (std::size_t i = next++; i < plans.size() && !stopped(); i = next++) one(plans[i]);
+      for (std::size_t i = next++; i < total && !stopped(); i = next++) {
+        if (i < plans.size())
+          one(plans[i]);
+        else
+          one(overlap_plans[i - plans.size()]);
+      }
     };
     // A context is current on this thread alone: then it does all, and loads as it goes.
     const int threads = has_context ? 1 : options.threads > 0 ? options.threads : engine.builder.jobs();
     std::vector<std::thread> helpers;
-    for (std::size_t t = 1; t < std::min(static_cast<std::size_t>(threads), plans.size()); ++t) {
+    for (std::size_t t = 1; t < std::min(static_cast<std::size_t>(threads), total); ++t) {
       try {
         helpers.emplace_back(work);
       } catch (const std::system_error&) {  // no more threads to be had: those that are do it all
@@ -200,7 +234,7 @@ struct PrepareList {
     work();
     for (std::thread& helper : helpers) helper.join();
     if (failure) return *failure;
-    report.plans = plans.size();
+    report.plans = total;
     report.kernels = kernels.size();
     report.compiled = compiled.size();
     return report;
@@ -229,15 +263,7 @@ Result<PlanChoice> Engine::plan(const AttentionBackward& problem, const PlanRequ
 }
 
 Result<OverlapGemmKernel> Engine::prepare(const OverlapPlan& plan) {
-  if (Result<void> ours = impl_->process.check("This Engine"); !ours) return ours.error();
-  if (Result<void> valid = plan.validate(); !valid) return valid.error();
-  const std::string text = to_text(plan);
-  if (impl_->sealed) {
-    auto found = impl_->overlap_plans.find(text);
-    if (!found) return sealed_error("this plan", text);
-    return OverlapGemmKernel(*std::move(found));
-  }
-  auto kernel = impl_->overlap_plans.get(text, [&] { return impl_->build(plan, text); });
+  auto kernel = impl_->prepare(plan);
   if (!kernel) return kernel.error();
   return OverlapGemmKernel(*std::move(kernel));
 }
@@ -261,7 +287,7 @@ Result<PrepareReport> Engine::prepare(const ShapeList& list, const PrepareOption
   const Result<std::vector<Plan>> plans =
       plans_of(list, [this](const AttentionBackward& p, const PlanRequest& r) { return plan(p, r); });
   if (!plans) return plans.error();
-  return PrepareList{*impl_, *plans, options, has_current_context()}.run();
+  return PrepareList{*impl_, *plans, list.overlap_plans, options, has_current_context()}.run();
 }
 
 void Engine::seal() { impl_->sealed = true; }

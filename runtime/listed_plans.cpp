@@ -26,24 +26,34 @@ Result<std::vector<Plan>> plans_of(const ShapeList& list, const PlanChooser& cho
 }
 
 Result<Completeness> check_completeness(const std::vector<cache::Store>& stores, const std::vector<Plan>& plans,
-                                        const Target& target, const std::string& toolchain) {
+                                        const std::vector<OverlapPlan>& overlap_plans, const Target& target,
+                                        const std::string& toolchain) {
   Completeness result;
   std::set<std::string> seen;
+  const auto look = [&](const KernelSource& source, const std::string& plan) -> Result<void> {
+    const std::string key = cache::kernel_key(source.text, Compiler::flags(source.arch), toolchain, source.arch);
+    if (!seen.insert(key).second) return {};
+    result.kernels.emplace_back(key, plan);
+    bool found = false;
+    for (const cache::Store& store : stores) {
+      const Result<std::optional<cache::Entry>> entry = store.get(key);
+      if (!entry) return entry.error();
+      found = found || *entry;
+    }
+    if (!found) result.missing.push_back({source.name, key, plan});
+    return {};
+  };
   for (const Plan& plan : plans) {
     const Result<std::vector<KernelSource>> sources = generate(plan, target);
     if (!sources) return sources.error();
     for (const KernelSource& source : *sources) {
-      const std::string key = cache::kernel_key(source.text, Compiler::flags(source.arch), toolchain, source.arch);
-      if (!seen.insert(key).second) continue;
-      result.kernels.emplace_back(key, to_text(plan));
-      bool found = false;
-      for (const cache::Store& store : stores) {
-        const Result<std::optional<cache::Entry>> entry = store.get(key);
-        if (!entry) return entry.error();
-        found = found || *entry;
-      }
-      if (!found) result.missing.push_back({source.name, key, to_text(plan)});
+      if (auto ok = look(source, to_text(plan)); !ok) return ok.error();
     }
+  }
+  for (const OverlapPlan& plan : overlap_plans) {
+    const Result<KernelSource> source = generate(plan, target);
+    if (!source) return source.error();
+    if (auto ok = look(*source, to_text(plan)); !ok) return ok.error();
   }
   return result;
 }

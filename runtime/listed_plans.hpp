@@ -32,9 +32,10 @@ struct Completeness {
   std::vector<MissingKernel> missing;                        ///< or damaged
 };
 
-/// Looks every kernel of `plans` up in `stores`, by `toolchain`, and checks its bytes; compiles nothing. Errors: an invalid plan,
-/// a store that cannot be read.
+/// Looks every kernel of `plans` and `overlap_plans` up in `stores`, by `toolchain`, and checks its bytes; compiles nothing.
+/// Errors: an invalid plan, a store that cannot be read.
 ORDO_API Result<Completeness> check_completeness(const std::vector<cache::Store>& stores, const std::vector<Plan>& plans,
-                                                 const Target& target, const std::string& toolchain);
+                                                 const std::vector<OverlapPlan>& overlap_plans, const Target& target,
+                                                 const std::string& toolchain);
 
 }  // namespace ordo

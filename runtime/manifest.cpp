@@ -9,8 +9,6 @@
 #include <system_error>
 #include <utility>
 
-#include "ordo/shape_list.hpp"
-
 namespace ordo {
 namespace {
 
@@ -32,15 +30,14 @@ Manifest::Manifest(std::string path, std::function<void(const std::string&)> war
   if (const char* named = std::getenv("ORDO_MANIFEST"); named != nullptr) path_ = named;
 }
 
-void Manifest::record(const Plan& plan) {
+void Manifest::record(const ShapeList& plan) {
   if (path_.empty()) return;
+  const std::string text = to_toml(plan);
   std::string problem;
   {
     const std::scoped_lock lock(mutex_);
-    if (failed_ || !recorded_.insert(to_text(plan)).second) return;
-    ShapeList list;
-    list.plans.push_back(plan);
-    problem = append(path_, to_toml(list));
+    if (failed_ || !recorded_.insert(text).second) return;
+    problem = append(path_, text);
     failed_ = !problem.empty();
   }
   if (!problem.empty() && warn_)

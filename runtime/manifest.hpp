@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "ordo/plan.hpp"
+#include "ordo/shape_list.hpp"
 
 namespace ordo {
 
@@ -15,9 +15,12 @@ class Manifest {
  public:
   /// Empty `path`: $ORDO_MANIFEST, and without it nothing is recorded. `warn` hears once that the file cannot be written.
   Manifest(std::string path, std::function<void(const std::string&)> warn);
-  void record(const Plan& plan);
+  void record(const Plan& plan) { record({.name = "", .problems = {}, .plans = {plan}}); }
+  void record(const OverlapPlan& plan) { record({.name = "", .problems = {}, .plans = {}, .overlap_plans = {plan}}); }
 
  private:
+  void record(const ShapeList& plan);
+
   std::string path_;
   std::function<void(const std::string&)> warn_;
   std::mutex mutex_;  // of the two below

@@ -20,13 +20,16 @@ struct ManifestOptions {
 };
 
 /// Appends what `more` has beyond `all`.
+template <class Item>
+void add_new(std::vector<Item>& all, const std::vector<Item>& more) {
+  for (const Item& item : more) {
+    if (std::find(all.begin(), all.end(), item) == all.end()) all.push_back(item);
+  }
+}
 void add(ShapeList& all, const ShapeList& more) {
-  for (const ListedProblem& listed : more.problems) {
-    if (std::find(all.problems.begin(), all.problems.end(), listed) == all.problems.end()) all.problems.push_back(listed);
-  }
-  for (const Plan& plan : more.plans) {
-    if (std::find(all.plans.begin(), all.plans.end(), plan) == all.plans.end()) all.plans.push_back(plan);
-  }
+  add_new(all.problems, more.problems);
+  add_new(all.plans, more.plans);
+  add_new(all.overlap_plans, more.overlap_plans);
 }
 
 /// The plans of a cache file's entries, sorted.
@@ -39,11 +42,16 @@ Result<ShapeList> plans_of_cache(const std::string& path) {
   for (const cache::Entry& entry : *entries) texts.insert(entry.plan);
   ShapeList list;
   for (const std::string& text : texts) {
-    const auto plan = parse_plan(text);
-    if (plan)
-      list.plans.push_back(*plan);
+    const auto take = [](const auto& plan, auto& plans) {
+      if (plan)
+        plans.push_back(*plan);
+      else
+        note(fmt::format("an entry's plan is passed over: {}", plan.error().message));
+    };
+    if (text.starts_with("overlap-plan"))
+      take(parse_overlap_plan(text), list.overlap_plans);
     else
-      note(fmt::format("an entry's plan is passed over: {}", plan.error().message));
+      take(parse_plan(text), list.plans);
   }
   return list;
 }
@@ -61,7 +69,7 @@ Result<int> write_list(const ManifestOptions& options) {
     if (!list) return list.error();
     add(all, *list);
   }
-  if (all.plans.empty() && all.problems.empty())
+  if (all.plans.empty() && all.overlap_plans.empty() && all.problems.empty())
     return Error{ErrorCode::invalid_argument, "name the files that ORDO_MANIFEST recorded, or a cache with --from-cache"};
   const std::string text = to_toml(all);
   if (options.output.empty()) {

@@ -30,9 +30,15 @@ struct PrecompileOptions {
 /// Plans for one target.
 struct Work {
   Target target;
-  std::vector<Plan> plans;
+  ShapeList needed = {};  ///< plans alone
 
-  void add(const Plan& plan) {
+  void add(const Plan& plan) { add_new(needed.plans, plan); }
+  void add(const OverlapPlan& plan) { add_new(needed.overlap_plans, plan); }
+  [[nodiscard]] std::size_t size() const { return needed.plans.size() + needed.overlap_plans.size(); }
+
+ private:
+  template <class P>
+  static void add_new(std::vector<P>& plans, const P& plan) {
     if (std::find(plans.begin(), plans.end(), plan) == plans.end()) plans.push_back(plan);
   }
 };
@@ -65,12 +71,13 @@ Result<std::vector<Work>> read_work(const PrecompileOptions& options) {
   for (const std::string& name : options.targets) {
     auto target = parse_target(name);
     if (!target) return target.error();
-    Work work{*target, {}};
+    Work work{*target};
     for (const ShapeList& list : lists) {
       const auto choose = [&](const AttentionBackward& p, const PlanRequest& r) { return make_plan(p, *target, r); };
       auto plans = plans_of(list, choose, static_cast<std::size_t>(options.candidates));
       if (!plans) return plans.error();
       for (const Plan& plan : *plans) work.add(plan);
+      for (const OverlapPlan& plan : list.overlap_plans) work.add(plan);
     }
     all.push_back(std::move(work));
   }
@@ -84,7 +91,7 @@ Result<Completeness> look_at(const std::vector<cache::Store>& stores, const std:
   Completeness all;
   std::set<std::string> seen;
   for (const Work& part : work) {
-    auto found = check_completeness(stores, part.plans, part.target, toolchain);
+    auto found = check_completeness(stores, part.needed.plans, part.needed.overlap_plans, part.target, toolchain);
     if (!found) return found.error();
     for (auto& kernel : found->kernels) {
       if (seen.insert(kernel.first).second) all.kernels.push_back(std::move(kernel));
@@ -99,7 +106,7 @@ Result<Completeness> look_at(const std::vector<cache::Store>& stores, const std:
 
 std::size_t plans_in(const std::vector<Work>& work) {
   std::size_t count = 0;
-  for (const Work& part : work) count += part.plans.size();
+  for (const Work& part : work) count += part.size();
   return count;
 }
 
@@ -173,20 +180,18 @@ Result<std::size_t> compile_missing(const PrecompileOptions& options, const std:
     engine_options.target = part.target;
     auto engine = Engine::create(std::move(engine_options));
     if (!engine) return engine.error();
-    ShapeList list;
-    list.plans = part.plans;
     PrepareOptions prepare;
     prepare.threads = static_cast<int>(options.jobs);
     prepare.progress = [&](std::size_t done, std::size_t) { bar.update(static_cast<double>(before + done) / total); };
     prepare.cancelled = [] { return interrupted != 0; };
-    const auto report = engine->prepare(list, prepare);
+    const auto report = engine->prepare(part.needed, prepare);
     if (!report && report.error().code == ErrorCode::cancelled) {
       return Error{ErrorCode::cancelled,
                    fmt::format("interrupted; what is compiled is in {}, and the same command goes on from there", partial)};
     }
     if (!report) return report.error();
     compiled += report->compiled;
-    before += part.plans.size();
+    before += part.size();
   }
   return compiled;
 }

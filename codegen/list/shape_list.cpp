@@ -3,6 +3,7 @@
 #define TOML_ENABLE_FORMATTERS 0
 
 #include <fmt/format.h>
+#include <llvm/Support/ConvertUTF.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -30,6 +31,29 @@ constexpr std::array<std::string_view, 14> kKeys{
 
 Error at(const std::string& origin, const toml::source_region& where, const std::string& what) {
   return {ErrorCode::invalid_argument, fmt::format("{}:{}: {}", origin, where.begin.line, what)};
+}
+
+/// `text` with what is not ASCII as TOML's escapes: the same inside strings, of no matter in comments, and an error elsewhere.
+/// toml++ 3.3 meets such characters outside strings with undefined behaviour (is_non_ascii_horizontal_whitespace of U+00E9, say).
+Result<std::string> escaped(std::string_view text, const std::string& origin) {
+  constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+  if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
+  std::string out;
+  out.reserve(text.size());
+  const auto* at = reinterpret_cast<const llvm::UTF8*>(text.data());
+  const auto* const end = at + text.size();
+  while (at != end) {
+    llvm::UTF32 code = *at;
+    if (code < 0x80) {
+      out += static_cast<char>(*at++);
+    } else if (llvm::convertUTF8Sequence(&at, end, &code, llvm::strictConversion) == llvm::conversionOK) {
+      out += fmt::format("\\U{:08x}", code);
+    } else {
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("{}:{}: not UTF-8", origin, 1 + std::count(out.begin(), out.end(), '\n'))};
+    }
+  }
+  return out;
 }
 
 /// The tables of `[[key]]`, in order; an `[key]` alone is one.
@@ -220,16 +244,22 @@ class ProblemTable {
   bool static_shape_ = false;
 };
 
-Result<Plan> plan_of(const toml::table& table, const std::string& origin) {
+/// Appends the plan of a [[plan]] table to those of its kind.
+Result<void> add_plan(const toml::table& table, const std::string& origin, ShapeList& list) {
   for (const auto& [key, value] : table) {
     if (key.str() != "text" && key.str() != "note")
       return at(origin, value.source(), fmt::format("unknown key '{}'; a plan has text, and may have a note", key.str()));
   }
   const toml::node* text = table.get("text");
   if (text == nullptr || text->as_string() == nullptr) return at(origin, table.source(), "a plan needs its text, in quotes");
-  Result<Plan> plan = parse_plan(text->as_string()->get());
-  if (!plan) return at(origin, text->source(), plan.error().message);
-  return plan;
+  const std::string& words = text->as_string()->get();
+  const auto add = [&](const auto& plan, auto& plans) -> Result<void> {
+    if (!plan) return at(origin, text->source(), plan.error().message);
+    plans.push_back(*plan);
+    return {};
+  };
+  if (words.starts_with("overlap-plan")) return add(parse_overlap_plan(words), list.overlap_plans);
+  return add(parse_plan(words), list.plans);
 }
 
 std::string text_of(const ListedProblem& listed) {
@@ -239,6 +269,7 @@ std::string text_of(const ListedProblem& listed) {
 }
 
 std::string text_of(const Plan& plan) { return to_text(plan); }
+std::string text_of(const OverlapPlan& plan) { return to_text(plan); }
 
 /// Drops what came before already.
 template <class Item>
@@ -250,7 +281,9 @@ void keep_first(std::vector<Item>& items) {
 }  // namespace
 
 Result<ShapeList> parse_shape_list(std::string_view text, const std::string& origin) {
-  const toml::parse_result parsed = toml::parse(text, origin);
+  const Result<std::string> ascii = escaped(text, origin);
+  if (!ascii) return ascii.error();
+  const toml::parse_result parsed = toml::parse(std::string_view(*ascii), origin);
   if (!parsed) return at(origin, parsed.error().source(), std::string(parsed.error().description()));
   const toml::table& root = parsed.table();
   ShapeList list;
@@ -270,15 +303,14 @@ Result<ShapeList> parse_shape_list(std::string_view text, const std::string& ori
   const auto plans = tables_of(root, kPlan, origin);
   if (!plans) return plans.error();
   for (const toml::table* table : *plans) {
-    Result<Plan> plan = plan_of(*table, origin);
-    if (!plan) return plan.error();
-    list.plans.push_back(*plan);
+    if (auto ok = add_plan(*table, origin, list); !ok) return ok.error();
   }
-  if (list.problems.empty() && list.plans.empty())
+  if (list.problems.empty() && list.plans.empty() && list.overlap_plans.empty())
     return Error{ErrorCode::invalid_argument,
                  fmt::format("{}: the list is empty; it needs [[{}]] or [[{}]]", origin, kFamily, kPlan)};
   keep_first(list.problems);
   keep_first(list.plans);
+  keep_first(list.overlap_plans);
   return list;
 }
 
@@ -321,7 +353,9 @@ std::string to_toml(const ShapeList& list) {
     if (listed.request.accumulate) out += fmt::format("accumulate = \"{}\"\n", to_string(*listed.request.accumulate));
     if (listed.request.static_shape) out += "static_shape = true\n";
   }
-  for (const Plan& plan : list.plans) out += fmt::format("\n[[{}]]\ntext = {}\n", kPlan, toml_string(to_text(plan)));
+  const auto write = [&](const std::string& text) { out += fmt::format("\n[[{}]]\ntext = {}\n", kPlan, toml_string(text)); };
+  for (const Plan& plan : list.plans) write(to_text(plan));
+  for (const OverlapPlan& plan : list.overlap_plans) write(to_text(plan));
   return out;
 }
 

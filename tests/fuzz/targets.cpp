@@ -62,9 +62,11 @@ void fuzz_shape_list(std::span<const std::byte> bytes) {
   }
   for (const ListedProblem& listed : list->problems) require(listed.problem.validate().ok());
   for (const Plan& plan : list->plans) require(plan.validate().ok());
+  for (const OverlapPlan& plan : list->overlap_plans) require(plan.validate().ok());
   if (list->problems.size() > 1000) return;
   const Result<ShapeList> again = parse_shape_list(to_toml(*list), "again.toml");
-  require(again.ok() && again->problems == list->problems && again->plans == list->plans);
+  require(again.ok() && again->problems == list->problems && again->plans == list->plans &&
+          again->overlap_plans == list->overlap_plans);
 }
 
 void fuzz_safetensors(std::span<const std::byte> bytes) {

@@ -201,7 +201,7 @@ TEST_CASE("cli cache: list, show, export, merge, import, diff, verify, gc, stats
   CHECK(stats["toolchains"].size() == 1);
   const Outcome text = ordo_command(folder, "cache stats --prometheus");
   CHECK(text.out.find("# TYPE ordo_compiles_total counter\nordo_compiles_total 2\n") != std::string::npos);
-  CHECK(text.out.find("ordo_cache_entries 2\n") != std::string::npos);
+  CHECK(text.out.find("# TYPE ordo_cache_entries gauge\nordo_cache_entries 2\n") != std::string::npos);
 }
 
 TEST_CASE("cli manifest: what a run asked for is a list that precompile takes") {

@@ -17,6 +17,7 @@
 #include "cache/store.hpp"
 #include "codegen/hash/sha256.hpp"
 #include "ordo/ordo.hpp"
+#include "ordo/overlap_kernel.hpp"
 #include "runtime/compiler.hpp"
 #include "runtime/kernel_builder.hpp"
 #include "runtime/nvrtc_identity.hpp"
@@ -369,14 +370,25 @@ TEST_CASE("manifest: a run's plans, once each, as a list that prepares the same"
     Engine first = engine(recording);
     REQUIRE(first.prepare(small_list()));
     REQUIRE(first.prepare(small_list()));
+    REQUIRE(first.prepare(OverlapPlan{}));
+    REQUIRE(first.prepare(OverlapPlan{}));
   }
   const Result<ShapeList> list = read_shape_list(folder.file("run.toml"));
   REQUIRE_MESSAGE(list, list.error().message);
   CHECK(list->plans.size() == 2);
+  CHECK(list->overlap_plans == std::vector{OverlapPlan{}});
   Engine second = engine(options(folder.file("cache.db")));
   const Result<PrepareReport> again = second.prepare(*list);
   REQUIRE(again);
   CHECK(again->compiled == 0);
+  CHECK(again->plans == 3);
+  second.seal();
+  CHECK(second.prepare(OverlapPlan{}));
+  OverlapPlan other;
+  other.stages = 3;
+  const auto missing = second.prepare(other);
+  REQUIRE_FALSE(missing);
+  CHECK(missing.error().code == ErrorCode::not_prepared);
 
   std::vector<std::string> warnings;
   EngineOptions nowhere = options(folder.file("cache.db"));

@@ -86,6 +86,7 @@ TEST_CASE("shape list: plans by their text, and what is written reads back") {
   ShapeList list = parse("[[plan]]\ntext = \"" + to_text(Plan{}) + "\"\n[[plan]]\ntext = \"" + to_text(Plan{}) + "\"");
   REQUIRE(list.plans.size() == 1);
   CHECK(list.plans[0] == Plan{});
+  list.overlap_plans.push_back({.op = OverlapOp::all_gather_gemm, .ranks = 2});
   list.name = "a \"name\" with \\ and \n";
   ListedProblem listed;
   listed.problem = {.batch = 2,
@@ -103,6 +104,7 @@ TEST_CASE("shape list: plans by their text, and what is written reads back") {
   CHECK(again.name == "a \"name\" with \\ and  ");
   CHECK(again.problems == list.problems);
   CHECK(again.plans == list.plans);
+  CHECK(again.overlap_plans == list.overlap_plans);
 }
 
 TEST_CASE("shape list: what is wrong is named with its line") {
@@ -137,6 +139,22 @@ TEST_CASE("shape list: what is wrong is named with its line") {
   many += "]\nseqlen = [1";
   for (int i = 2; i < 1100; ++i) many += "," + std::to_string(i);
   check_refused(table + many + "]", "more than 1000000");
+}
+
+TEST_CASE("shape list: letters beyond ASCII in strings and comments, and nowhere else") {
+  const std::string table = "[[attention-backward]]\nheads = 1\nseqlen = 64\n";
+  CHECK(parse("\xef\xbb\xbfname = \"Mod\u00e8le \u6a21\u578b \U0001f600\"  # \u00e9\n" + table).name ==
+        "Mod\u00e8le \u6a21\u578b \U0001f600");
+  for (const std::string& letter : {"\u00e9", "\ufebf", "\u3042", "\U0001f600"}) {
+    const auto bare = parse_shape_list(table + letter + " = 1\n", "list.toml");
+    REQUIRE_FALSE(bare);
+    CHECK_MESSAGE(bare.error().message.starts_with("list.toml:4: "), bare.error().message);
+  }
+  for (const char* bytes : {"\xff", "\xc3", "\xed\xa0\x80", "\xf5\x80\x80\x80"}) {
+    const auto broken = parse_shape_list(table + "# " + bytes, "list.toml");
+    REQUIRE_FALSE(broken);
+    CHECK(broken.error().message == "list.toml:4: not UTF-8");
+  }
 }
 
 TEST_CASE("shape list: files") {

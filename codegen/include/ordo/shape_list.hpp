@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ordo/error.hpp"
+#include "ordo/overlap.hpp"
 #include "ordo/plan.hpp"
 #include "ordo/problem.hpp"
 
@@ -30,13 +31,14 @@ struct ListedProblem {
 ///   mask = "causal"
 ///   accumulate = ["ordered", "exact"]
 ///   [[plan]]                        # a plan by its text, as `ordo manifest` writes it
-///   text = "attention-backward dtype=bf16 ..."
+///   text = "attention-backward dtype=bf16 ..."        # or "overlap-plan op=..."
 ///
 /// A key takes one value or a list of them; a table stands for every combination.
 struct ShapeList {
-  std::string name;                     ///< of the model; empty where the file gives none
-  std::vector<ListedProblem> problems;  ///< in the file's order, each once
-  std::vector<Plan> plans;              ///< likewise
+  std::string name;                             ///< of the model; empty where the file gives none
+  std::vector<ListedProblem> problems;          ///< in the file's order, each once
+  std::vector<Plan> plans;                      ///< likewise
+  std::vector<OverlapPlan> overlap_plans = {};  ///< likewise
 };
 
 /// Reads a list. `origin` names the text in errors ("models/llama3-8b.toml"), which name the line too. Pure.

@@ -48,7 +48,7 @@ struct CacheCounters {
 /// By the names they have in Prometheus: "ordo_cache_hits_total{layer=\"local\"}" and so on.
 ORDO_API std::map<std::string, double> named(const CacheCounters& counters);
 
-/// Prometheus' text format (version 0.0.4), with HELP and TYPE for the names that named() gives; others are untyped.
+/// Prometheus' text format (version 0.0.4), with HELP and TYPE for the names that ordo gives; others are untyped.
 ORDO_API std::string prometheus_text(const std::map<std::string, double>& values);
 
 }  // namespace ordo
