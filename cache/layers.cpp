@@ -13,6 +13,7 @@ namespace fs = std::filesystem;
 Layers::Layers(LayersOptions options) : options_(std::move(options)) {
   if (options_.memory_only) return;
   for (const std::vector<std::string>& list : {options_.files, default_layers()}) {
+    shipped_.reserve(shipped_.size() + list.size());
     for (const std::string& path : list) shipped_.push_back({path, Access::immutable, std::nullopt, false});
   }
   const std::optional<std::string> path = options_.path.empty() ? default_path() : options_.path;

@@ -73,7 +73,7 @@ std::optional<std::string> private_folder() {
     return (::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST) && is_ours_alone(folder);
   };
   if (const auto runtime = environment("XDG_RUNTIME_DIR"); runtime && make(*runtime + "/ordo")) return *runtime + "/ordo";
-  if (const std::string local = local_folder(); make(local)) return local;
+  if (std::string local = local_folder(); make(local)) return local;
   return std::nullopt;
 }
 

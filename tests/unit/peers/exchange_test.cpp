@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <numeric>
@@ -122,13 +123,24 @@ class Rank {
       if (static_cast<std::int32_t>(seen - words.expected) >= 0) return true;
       if (fake::load_acquire(words.abort) != 0) return false;
       if (std::chrono::steady_clock::now() > end) {
-        auto* failure = reinterpret_cast<KernelFailure*>(words.failure);
-        *failure = {1, rank_, source, sub, words.expected, seen};
-        fake::add_release(words.failure, 1);  // state 2
+        report({1, rank_, source, sub, words.expected, seen}, *reinterpret_cast<KernelFailure*>(words.failure));
         return false;
       }
       std::this_thread::sleep_for(5us);
     }
+  }
+
+  // As the device does: the first failure stays, and its state says when all of it is there.
+  static void report(const KernelFailure& what, KernelFailure& failure) {
+    const std::atomic_ref state(failure.state);
+    std::uint32_t none = 0;
+    if (!state.compare_exchange_strong(none, 1)) return;
+    failure.rank = what.rank;
+    failure.slice = what.slice;
+    failure.chunk = what.chunk;
+    failure.expected = what.expected;
+    failure.seen = what.seen;
+    state.store(2, std::memory_order_release);
   }
 
   void kernel(int number, const LaunchWords& words) {
