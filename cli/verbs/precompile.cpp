@@ -167,7 +167,7 @@ Result<std::size_t> compile_missing(const PrecompileOptions& options, const std:
   const Interruptible interruptible;
   std::size_t compiled = 0, before = 0;
   ProgressBar bar("precompile");
-  const double total = static_cast<double>(plans_in(work));
+  const auto total = static_cast<double>(plans_in(work));
   for (const Work& part : work) {
     EngineOptions engine_options;
     engine_options.cache_path = partial;
