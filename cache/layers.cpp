@@ -13,7 +13,6 @@ namespace fs = std::filesystem;
 Layers::Layers(LayersOptions options) : options_(std::move(options)) {
   if (options_.memory_only) return;
   for (const std::vector<std::string>& list : {options_.files, default_layers()}) {
-    shipped_.reserve(shipped_.size() + list.size());
     for (const std::string& path : list) shipped_.push_back({path, Access::immutable, std::nullopt, false});
   }
   const std::optional<std::string> path = options_.path.empty() ? default_path() : options_.path;
@@ -28,6 +27,7 @@ std::string Layers::path() const { return local_ ? local_->path : ":memory:"; }
 
 std::vector<std::string> Layers::paths() const {
   std::vector<std::string> all;
+  all.reserve(shipped_.size() + 1);
   for (const File& file : shipped_) all.push_back(file.path);
   if (local_) all.push_back(local_->path);
   return all;
