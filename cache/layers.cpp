@@ -28,6 +28,7 @@ std::string Layers::path() const { return local_ ? local_->path : ":memory:"; }
 
 std::vector<std::string> Layers::paths() const {
   std::vector<std::string> all;
+  all.reserve(shipped_.size() + 1);
   for (const File& file : shipped_) all.push_back(file.path);
   if (local_) all.push_back(local_->path);
   return all;
