@@ -9,7 +9,7 @@ namespace ordo::cli {
 namespace {
 
 constexpr std::array kTableColumns{Schedule::ascending,       Schedule::descending, Schedule::shift,
-                              Schedule::symmetric_shift, Schedule::alternate,  Schedule::arrival};
+                                   Schedule::symmetric_shift, Schedule::alternate,  Schedule::arrival};
 
 }  // namespace
 

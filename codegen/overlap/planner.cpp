@@ -63,8 +63,9 @@ double collective_seconds(const Case& c, const Constants& constants) {
   return constants.nccl_latency + rounds * slice_bytes(c) / constants.nccl_bytes;
 }
 
-// The kernel adds partial sums tile by tile, which a step of the simulation does at its end. The first tiles of a rank's own slice
-// wait where the first chunk is not computed and moved by the others within a slice's time, of which a quarter is kept in hand.
+// The kernel adds partial sums tile by tile, which a step of the simulation does at its end. The first tiles of a rank's own
+// slice wait where the first chunk is not computed and moved by the others within a slice's time, of which a quarter is kept in
+// hand.
 double first_wait(const Case& c, const Advice& a, int sub_slices) {
   if (pattern_of(c.exchange) != Pattern::reduce || c.ranks == 1) return 0;
   return std::max(0.0, (a.step_compute + a.step_communication) / sub_slices - 0.75 * a.step_compute);
