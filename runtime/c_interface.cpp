@@ -4,11 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
-#include <exception>
 #include <mutex>
-#include <new>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,14 +13,7 @@
 #include "ordo/ordo.h"
 #include "ordo/ordo.hpp"
 #include "ordo/tuner.hpp"
-#include "runtime/process.hpp"
-
-struct ordo_engine {
-  ordo::Engine engine;
-  ordo::MadeIn process = {};
-  std::mutex mutex = {};                  // of what follows
-  std::optional<ordo::Tuner> tuner = {};  // made when a query or a tuning first needs it
-};
+#include "runtime/c_support.hpp"
 
 struct ordo_plan {
   ordo::Plan plan;
@@ -43,86 +32,9 @@ struct ordo_kernel {
 namespace ordo {
 namespace {
 
-std::string& last_error() {
-  thread_local std::string message;
-  return message;
-}
-
-ordo_status status_of(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::invalid_problem:
-      return ORDO_INVALID_PROBLEM;
-    case ErrorCode::invalid_plan:
-      return ORDO_INVALID_PLAN;
-    case ErrorCode::invalid_argument:
-      return ORDO_INVALID_ARGUMENT;
-    case ErrorCode::unsupported:
-      return ORDO_UNSUPPORTED;
-    case ErrorCode::toolchain:
-      return ORDO_TOOLCHAIN;
-    case ErrorCode::compile:
-      return ORDO_COMPILE;
-    case ErrorCode::bad_cubin:
-      return ORDO_BAD_CUBIN;
-    case ErrorCode::no_device:
-      return ORDO_NO_DEVICE;
-    case ErrorCode::driver:
-      return ORDO_DRIVER;
-    case ErrorCode::io:
-      return ORDO_IO;
-    case ErrorCode::cache:
-      return ORDO_CACHE;
-    case ErrorCode::not_prepared:
-      return ORDO_NOT_PREPARED;
-    case ErrorCode::cancelled:
-      return ORDO_CANCELLED;
-    case ErrorCode::internal:
-      return ORDO_INTERNAL;
-  }
-  return ORDO_INTERNAL;
-}
-
-/// Keeps the message where there is memory for it.
-ordo_status fail(ordo_status status, std::string_view message) noexcept {
-  try {
-    last_error() = message;
-  } catch (...) {
-    last_error().clear();
-  }
-  return status;
-}
-
-/// Runs `body`, which returns a Result<void>; nothing leaves but a status.
-template <class Body>
-ordo_status guarded(Body&& body) noexcept {
-  try {
-    const Result<void> result = std::forward<Body>(body)();
-    return result ? ORDO_OK : fail(status_of(result.error().code), result.error().message);
-  } catch (const std::bad_alloc&) {
-    return fail(ORDO_OUT_OF_MEMORY, "out of host memory");
-  } catch (const std::exception& exception) {
-    return fail(ORDO_INTERNAL, exception.what());
-  } catch (...) {
-    return fail(ORDO_INTERNAL, "unknown exception");
-  }
-}
-
-Error missing(std::string_view name) {
-  return {ErrorCode::invalid_argument, fmt::format("{} is NULL; pass a valid pointer", name)};
-}
-
-/// The caller's structure as this version knows it: fields the caller does not have are zero.
-template <class T>
-Result<T> read_struct(const T* from, std::string_view name) {
-  if (from == nullptr) return missing(name);
-  if (from->struct_size < sizeof(std::size_t) || from->struct_size > 4096) {
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("{}.struct_size is {}; set it to sizeof({})", name, from->struct_size, name)};
-  }
-  T out{};
-  std::memcpy(&out, from, std::min(from->struct_size, sizeof(T)));
-  return out;
-}
+using c::guarded;
+using c::missing;
+using c::read_struct;
 
 /// `plan`: what a NULL mask and dtype stand for; without one they are the defaults.
 Result<AttentionBackward> problem_of(const ordo_attention_backward* problem, const Plan* plan) {
@@ -237,14 +149,6 @@ bool goes_on(ordo_progress progress, void* data, const std::string& doing, doubl
   return progress == nullptr || progress(doing.c_str(), share, data) == 0;
 }
 
-/// Writes as much of `from` as the caller's structure has room for, its struct_size aside.
-template <class T>
-void write_struct(const T& from, T* to) {
-  constexpr std::size_t head = sizeof(std::size_t);
-  std::memcpy(reinterpret_cast<char*>(to) + head, reinterpret_cast<const char*>(&from) + head,
-              std::min(to->struct_size, sizeof(T)) - head);
-}
-
 ordo_kernel* new_kernel(AttentionBackwardKernel kernel) {
   std::string text = to_text(kernel.plan());
   return new ordo_kernel{std::move(kernel), std::move(text)};
@@ -282,49 +186,9 @@ int ordo_abi_version(void) { return ORDO_ABI_VERSION; }
 
 const char* ordo_version(void) { return ORDO_VERSION; }
 
-const char* ordo_status_name(ordo_status status) {
-  switch (status) {
-    case ORDO_OK:
-      return "ok";
-    case ORDO_INVALID_PROBLEM:
-      return "invalid_problem";
-    case ORDO_INVALID_PLAN:
-      return "invalid_plan";
-    case ORDO_INVALID_ARGUMENT:
-      return "invalid_argument";
-    case ORDO_UNSUPPORTED:
-      return "unsupported";
-    case ORDO_TOOLCHAIN:
-      return "toolchain";
-    case ORDO_COMPILE:
-      return "compile";
-    case ORDO_BAD_CUBIN:
-      return "bad_cubin";
-    case ORDO_NO_DEVICE:
-      return "no_device";
-    case ORDO_DRIVER:
-      return "driver";
-    case ORDO_IO:
-      return "io";
-    case ORDO_CACHE:
-      return "cache";
-    case ORDO_NOT_PREPARED:
-      return "not_prepared";
-    case ORDO_CANCELLED:
-      return "cancelled";
-    case ORDO_INTERNAL:
-      return "internal";
-    case ORDO_OUT_OF_MEMORY:
-      return "out_of_memory";
-  }
-  return "unknown";
-}
-
-const char* ordo_last_error(void) { return ordo::last_error().c_str(); }
-
 ordo_status ordo_engine_create(const ordo_engine_options* options, ordo_engine** out) {
-  return ordo::guarded([&]() -> Result<void> {
-    if (out == nullptr) return ordo::missing("out");
+  return ordo::c::guarded([&]() -> Result<void> {
+    if (out == nullptr) return ordo::c::missing("out");
     *out = nullptr;
     auto translated = ordo::options_of(options);
     if (!translated) return translated.error();
@@ -339,10 +203,10 @@ void ordo_engine_destroy(ordo_engine* engine) { delete engine; }
 
 ordo_status ordo_plan_create(const ordo_engine* engine, const ordo_attention_backward* problem, const ordo_plan_request* request,
                              ordo_plan** out) {
-  return ordo::guarded([&]() -> Result<void> {
-    if (out == nullptr) return ordo::missing("out");
+  return ordo::c::guarded([&]() -> Result<void> {
+    if (out == nullptr) return ordo::c::missing("out");
     *out = nullptr;
-    if (engine == nullptr) return ordo::missing("engine");
+    if (engine == nullptr) return ordo::c::missing("engine");
     const auto asked = ordo::problem_of(problem, nullptr);
     if (!asked) return asked.error();
     const auto wanted = ordo::request_of(request);
@@ -381,10 +245,10 @@ ordo_status ordo_plan_tune(ordo_engine* engine, const ordo_attention_backward* p
 }
 
 ordo_status ordo_plan_parse(const char* text, ordo_plan** out) {
-  return ordo::guarded([&]() -> Result<void> {
-    if (out == nullptr) return ordo::missing("out");
+  return ordo::c::guarded([&]() -> Result<void> {
+    if (out == nullptr) return ordo::c::missing("out");
     *out = nullptr;
-    if (text == nullptr) return ordo::missing("text");
+    if (text == nullptr) return ordo::c::missing("text");
     const auto plan = ordo::parse_plan(text);
     if (!plan) return plan.error();
     *out = ordo::new_plan(*plan, "", 0);
@@ -400,10 +264,10 @@ double ordo_plan_ms(const ordo_plan* plan) { return plan == nullptr ? 0 : plan->
 size_t ordo_plan_runners_up(const ordo_plan* plan) { return plan == nullptr ? 0 : plan->runners_up.size(); }
 
 ordo_status ordo_plan_runner_up(const ordo_plan* plan, size_t index, ordo_plan** out) {
-  return ordo::guarded([&]() -> Result<void> {
-    if (out == nullptr) return ordo::missing("out");
+  return ordo::c::guarded([&]() -> Result<void> {
+    if (out == nullptr) return ordo::c::missing("out");
     *out = nullptr;
-    if (plan == nullptr) return ordo::missing("plan");
+    if (plan == nullptr) return ordo::c::missing("plan");
     if (index >= plan->runners_up.size()) {
       return ordo::Error{ordo::ErrorCode::invalid_argument,
                          fmt::format("index is {}; this plan has {} runners-up", index, plan->runners_up.size())};
@@ -416,11 +280,11 @@ ordo_status ordo_plan_runner_up(const ordo_plan* plan, size_t index, ordo_plan**
 void ordo_plan_destroy(ordo_plan* plan) { delete plan; }
 
 ordo_status ordo_kernel_prepare(ordo_engine* engine, const ordo_plan* plan, ordo_kernel** out) {
-  return ordo::guarded([&]() -> Result<void> {
-    if (out == nullptr) return ordo::missing("out");
+  return ordo::c::guarded([&]() -> Result<void> {
+    if (out == nullptr) return ordo::c::missing("out");
     *out = nullptr;
-    if (engine == nullptr) return ordo::missing("engine");
-    if (plan == nullptr) return ordo::missing("plan");
+    if (engine == nullptr) return ordo::c::missing("engine");
+    if (plan == nullptr) return ordo::c::missing("plan");
     auto kernel = engine->engine.prepare(plan->plan);
     if (!kernel) return kernel.error();
     *out = ordo::new_kernel(*std::move(kernel));
@@ -430,10 +294,10 @@ ordo_status ordo_kernel_prepare(ordo_engine* engine, const ordo_plan* plan, ordo
 
 ordo_status ordo_kernel_prepare_for(ordo_engine* engine, const ordo_attention_backward* problem, const ordo_plan_request* request,
                                     ordo_kernel** out) {
-  return ordo::guarded([&]() -> Result<void> {
-    if (out == nullptr) return ordo::missing("out");
+  return ordo::c::guarded([&]() -> Result<void> {
+    if (out == nullptr) return ordo::c::missing("out");
     *out = nullptr;
-    if (engine == nullptr) return ordo::missing("engine");
+    if (engine == nullptr) return ordo::c::missing("engine");
     const auto asked = ordo::problem_of(problem, nullptr);
     if (!asked) return asked.error();
     const auto wanted = ordo::request_of(request);
@@ -448,17 +312,17 @@ ordo_status ordo_kernel_prepare_for(ordo_engine* engine, const ordo_attention_ba
 const char* ordo_kernel_plan_text(const ordo_kernel* kernel) { return kernel == nullptr ? "" : kernel->plan_text.c_str(); }
 
 ordo_status ordo_kernel_load(const ordo_kernel* kernel, ordo_stream stream) {
-  return ordo::guarded([&]() -> Result<void> {
-    if (kernel == nullptr) return ordo::missing("kernel");
+  return ordo::c::guarded([&]() -> Result<void> {
+    if (kernel == nullptr) return ordo::c::missing("kernel");
     return kernel->kernel.load(stream);
   });
 }
 
 ordo_status ordo_kernel_workspace_bytes(const ordo_kernel* kernel, const ordo_attention_backward* problem, size_t* out) {
-  return ordo::guarded([&]() -> Result<void> {
-    if (out == nullptr) return ordo::missing("out");
+  return ordo::c::guarded([&]() -> Result<void> {
+    if (out == nullptr) return ordo::c::missing("out");
     *out = 0;
-    if (kernel == nullptr) return ordo::missing("kernel");
+    if (kernel == nullptr) return ordo::c::missing("kernel");
     const auto asked = ordo::problem_of(problem, &kernel->kernel.plan());
     if (!asked) return asked.error();
     const auto bytes = kernel->kernel.workspace_bytes(*asked);
@@ -471,11 +335,11 @@ ordo_status ordo_kernel_workspace_bytes(const ordo_kernel* kernel, const ordo_at
 ordo_status ordo_kernel_launch(const ordo_kernel* kernel, const ordo_attention_backward* problem,
                                const ordo_attention_backward_tensors* tensors, void* workspace, size_t workspace_bytes,
                                ordo_stream stream) {
-  return ordo::guarded([&]() -> Result<void> {
-    if (kernel == nullptr) return ordo::missing("kernel");
+  return ordo::c::guarded([&]() -> Result<void> {
+    if (kernel == nullptr) return ordo::c::missing("kernel");
     const auto asked = ordo::problem_of(problem, &kernel->kernel.plan());
     if (!asked) return asked.error();
-    const auto given = ordo::read_struct(tensors, "ordo_attention_backward_tensors");
+    const auto given = ordo::c::read_struct(tensors, "ordo_attention_backward_tensors");
     if (!given) return given.error();
     ordo::AttentionBackwardTensors views;
     views.q = ordo::view_of(given->q);
@@ -496,11 +360,11 @@ void ordo_kernel_destroy(ordo_kernel* kernel) { delete kernel; }
 
 ordo_status ordo_engine_prepare_list(ordo_engine* engine, const char* path, ordo_progress progress, void* data,
                                      ordo_prepare_report* report) {
-  return ordo::guarded([&]() -> Result<void> {
-    if (engine == nullptr) return ordo::missing("engine");
-    if (path == nullptr) return ordo::missing("path");
+  return ordo::c::guarded([&]() -> Result<void> {
+    if (engine == nullptr) return ordo::c::missing("engine");
+    if (path == nullptr) return ordo::c::missing("path");
     if (report != nullptr) {
-      if (const auto valid = ordo::read_struct(report, "ordo_prepare_report"); !valid) return valid.error();
+      if (const auto valid = ordo::c::read_struct(report, "ordo_prepare_report"); !valid) return valid.error();
     }
     const auto list = ordo::read_shape_list(path);
     if (!list) return list.error();
@@ -514,7 +378,7 @@ ordo_status ordo_engine_prepare_list(ordo_engine* engine, const char* path, ordo
     const auto prepared = engine->engine.prepare(*list, options);
     if (!prepared) return prepared.error();
     if (report != nullptr)
-      ordo::write_struct({0, prepared->plans, prepared->kernels, prepared->compiled, prepared->loaded}, report);
+      ordo::c::write_struct({0, prepared->plans, prepared->kernels, prepared->compiled, prepared->loaded}, report);
     return {};
   });
 }
@@ -526,13 +390,13 @@ void ordo_engine_seal(ordo_engine* engine) {
 int ordo_engine_sealed(const ordo_engine* engine) { return engine != nullptr && engine->engine.sealed() ? 1 : 0; }
 
 ordo_status ordo_engine_counters(const ordo_engine* engine, ordo_cache_counters* counters) {
-  return ordo::guarded([&]() -> Result<void> {
-    if (engine == nullptr) return ordo::missing("engine");
-    if (const auto valid = ordo::read_struct(counters, "ordo_cache_counters"); !valid) return valid.error();
+  return ordo::c::guarded([&]() -> Result<void> {
+    if (engine == nullptr) return ordo::c::missing("engine");
+    if (const auto valid = ordo::c::read_struct(counters, "ordo_cache_counters"); !valid) return valid.error();
     const ordo::CacheCounters c = engine->engine.counters();
-    ordo::write_struct({0, c.memory_hits, c.local_hits, c.shipped_hits, c.misses, c.compiles, c.compile_failures,
-                        c.shared_compiles, c.compile_seconds, c.wait_seconds},
-                       counters);
+    ordo::c::write_struct({0, c.memory_hits, c.local_hits, c.shipped_hits, c.misses, c.compiles, c.compile_failures,
+                           c.shared_compiles, c.compile_seconds, c.wait_seconds},
+                          counters);
     return {};
   });
 }

@@ -10,5 +10,7 @@ int ordo_c_header_test(void) {
   if (sizeof(ordo_plan_request) != 8 + 8 + 8 + 8) return 4;
   if (sizeof(ordo_prepare_report) != 8 + 4 * 8) return 6;
   if (sizeof(ordo_cache_counters) != 8 + 9 * 8) return 7;
+  if (sizeof(ordo_communicator_options) != 8 + 3 * 8 + 6 * 4 + 8) return 8;
+  if (sizeof(ordo_overlapped_gemm_tensors) != 8 + 3 * 16 + 8) return 9;
   return ordo_abi_version() == ORDO_ABI_VERSION ? 0 : 5;
 }

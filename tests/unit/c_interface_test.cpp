@@ -291,3 +291,56 @@ TEST_CASE("C: every function refuses NULL and says what is missing") {
   CHECK(ordo_plan_ms(nullptr) == 0);
   CHECK(ordo_plan_runners_up(nullptr) == 0);
 }
+
+TEST_CASE("C: an overlapped product is planned from its text") {
+  ordo_engine* engine = make_engine();
+  ordo_overlap_plan* plan = nullptr;
+  REQUIRE(ordo_overlap_plan_create(engine, "overlap-gemm op=all-gather-gemm m=8192 n=8192 k=8192 ranks=2", 1, &plan) == ORDO_OK);
+  CHECK(std::string(ordo_overlap_plan_text(plan)).find("op=all-gather-gemm") != std::string::npos);
+  CHECK(std::strlen(ordo_overlap_plan_reason(plan)) > 0);
+  CHECK(ordo_overlap_plan_overlaps(plan) == 1);
+  CHECK(ordo_overlap_plan_predicted_ms(plan) > 0);
+  ordo_overlap_plan_destroy(plan);
+  CHECK(ordo_overlap_plan_create(engine, "overlap-gemm op=all-gather-gemm m=0 n=8 k=8 ranks=2", 1, &plan) ==
+        ORDO_INVALID_PROBLEM);
+  CHECK(plan == nullptr);
+  CHECK(ordo_overlap_plan_create(engine, nullptr, 1, &plan) == ORDO_INVALID_ARGUMENT);
+  CHECK(message_has("problem is NULL"));
+  CHECK(ordo_overlap_plan_create(nullptr, "overlap-gemm", 1, &plan) == ORDO_INVALID_ARGUMENT);
+  ordo_engine_destroy(engine);
+}
+
+TEST_CASE("C: a communicator's bad options are said") {
+  ordo_communicator* group = nullptr;
+  CHECK(ordo_communicator_create(nullptr, &group) == ORDO_INVALID_ARGUMENT);
+  ordo_communicator_options options{};
+  options.struct_size = sizeof options;
+  options.timeout_ms = -1;
+  CHECK(ordo_communicator_create(&options, &group) == ORDO_INVALID_ARGUMENT);
+  CHECK(message_has("timeout_ms"));
+  options.timeout_ms = 100;
+  options.transport = "pigeon";
+  CHECK(ordo_communicator_create(&options, &group) == ORDO_INVALID_ARGUMENT);
+  CHECK(message_has("pigeon"));
+  options.transport = nullptr;
+  options.address = "nowhere";
+  options.ranks = 2;
+  CHECK(ordo_communicator_create(&options, &group) == ORDO_INVALID_ARGUMENT);
+  CHECK(message_has("nowhere"));
+  CHECK(group == nullptr);
+  CHECK(ordo_communicator_status(nullptr) == ORDO_INVALID_ARGUMENT);
+  CHECK(ordo_communicator_barrier(nullptr) == ORDO_INVALID_ARGUMENT);
+  CHECK(ordo_communicator_rank(nullptr) == -1);
+  CHECK(std::string(ordo_communicator_transport(nullptr)).empty());
+  ordo_communicator_destroy(nullptr);
+  ordo_engine* engine = make_engine();
+  ordo_overlapped_gemm* product = nullptr;
+  CHECK(ordo_overlapped_gemm_create(nullptr, engine, "overlap-gemm", nullptr, &product) == ORDO_INVALID_ARGUMENT);
+  CHECK(message_has("communicator is NULL"));
+  ordo_matrix matrix{};
+  CHECK(ordo_overlapped_gemm_output(nullptr, &matrix) == ORDO_INVALID_ARGUMENT);
+  CHECK(ordo_overlapped_gemm_launch(nullptr, nullptr, nullptr) == ORDO_INVALID_ARGUMENT);
+  CHECK(ordo_overlapped_gemm_a_stride(nullptr) == 0);
+  ordo_overlapped_gemm_destroy(nullptr);
+  ordo_engine_destroy(engine);
+}

@@ -44,6 +44,9 @@ typedef struct CUstream_st* ordo_stream;
 typedef struct ordo_engine ordo_engine;
 typedef struct ordo_plan ordo_plan;
 typedef struct ordo_kernel ordo_kernel;
+typedef struct ordo_communicator ordo_communicator;
+typedef struct ordo_overlap_plan ordo_overlap_plan;
+typedef struct ordo_overlapped_gemm ordo_overlapped_gemm;
 
 typedef enum ordo_status {
   ORDO_OK = 0,
@@ -218,6 +221,96 @@ typedef struct ordo_cache_counters {
 
 /* What the engine has counted since it was made. counters->struct_size is the caller's: no more than that is written. */
 ORDO_C_API ordo_status ordo_engine_counters(const ordo_engine* engine, ordo_cache_counters* counters);
+
+/* ---- Ranks: one GPU each, threads of one process or processes of any launcher. ----
+ *
+ * Calls marked collective are made by all ranks in the same order. One thread a rank uses a communicator and what is made with it;
+ * ordo_communicator_status() may be called from any. A failure on one rank fails the communicator on every rank: whatever was in
+ * flight ends within the timeout, its results are undefined, and every later call returns the error that came first. */
+
+/* Copies `bytes` of every rank's `mine` to all + rank * bytes, on every rank; returns 0, or anything else for failure. Called a few
+ * times while a communicator is created. */
+typedef int (*ordo_all_gather)(const void* mine, size_t bytes, void* all, void* data);
+
+typedef struct ordo_communicator_options {
+  size_t struct_size;
+  /* How the ranks find each other: by this function; where it is NULL, at `address` ("tcp:host:port", "unix:path", "unix:@name");
+   * where that is NULL too, by the environment, as torchrun, MPI, Slurm and `ordo launch` set it: then rank and ranks are not
+   * looked at. */
+  ordo_all_gather all_gather;
+  void* all_gather_data;
+  const char* address;
+  int rank, ranks;
+  int local_rank;        /* with all_gather: among the ranks of this host, the default device */
+  int has_device;        /* not 0: this rank's GPU is number `device`; else the local rank */
+  int device;
+  int timeout_ms;        /* the longest that any wait for another rank takes, on the host and on the device. 0: 30000 */
+  const char* transport; /* "vmm", "ipc", "nccl", "automatic"; NULL: the first that a real transfer proves */
+} ordo_communicator_options;
+
+/* Collective. Errors: ORDO_INVALID_ARGUMENT; ORDO_NO_DEVICE, ORDO_DRIVER; ORDO_IO: who did not come, or no transport works. */
+ORDO_C_API ordo_status ordo_communicator_create(const ordo_communicator_options* options, ordo_communicator** out);
+/* Collective, unless it failed. What was made with it is destroyed before. */
+ORDO_C_API void ordo_communicator_destroy(ordo_communicator* communicator);
+ORDO_C_API int ordo_communicator_rank(const ordo_communicator* communicator);
+ORDO_C_API int ordo_communicator_ranks(const ordo_communicator* communicator);
+ORDO_C_API int ordo_communicator_device(const ordo_communicator* communicator);
+/* The transport in use, by its name above. */
+ORDO_C_API const char* ordo_communicator_transport(const ordo_communicator* communicator);
+/* ORDO_OK, or why it failed. Does not wait. Asked after a launch's stream was synchronised it says whether the results are to be
+ * trusted. */
+ORDO_C_API ordo_status ordo_communicator_status(const ordo_communicator* communicator);
+/* Collective: returns once every rank called it. */
+ORDO_C_API ordo_status ordo_communicator_barrier(ordo_communicator* communicator);
+
+/* ---- Overlapped products: slices travel between ranks while each of them multiplies. ----
+ *
+ * A problem is a line of text, "overlap-gemm op=all-gather-gemm m=8192 n=4096 k=4096 ranks=2"; op is all-gather-gemm,
+ * gemm-reduce-scatter, gemm-all-reduce, gemm-all-to-all or all-to-all-gemm. What one rank computes is D [m, n] = A [m, k] B [k, n]
+ * (gemm-reduce-scatter: this rank's rows of D). More keys, with their defaults: dtype=bf16 (of A, B and bias; or fp16) a=row b=column
+ * (storage) out=same (or fp32) bias=0 activation=none (relu, gelu, silu). See ordo/overlap.hpp for each. */
+
+/* How it would be computed. peer_access: not 0 where the ranks map each other's memory. Every rank gets the same answer. */
+ORDO_C_API ordo_status ordo_overlap_plan_create(const ordo_engine* engine, const char* problem, int peer_access,
+                                                ordo_overlap_plan** out);
+ORDO_C_API const char* ordo_overlap_plan_text(const ordo_overlap_plan* plan);
+/* One sentence. */
+ORDO_C_API const char* ordo_overlap_plan_reason(const ordo_overlap_plan* plan);
+/* 0: overlapping would not pay; the exchange and the product follow one another. */
+ORDO_C_API int ordo_overlap_plan_overlaps(const ordo_overlap_plan* plan);
+/* Milliseconds, of one launch on every rank at once. */
+ORDO_C_API double ordo_overlap_plan_predicted_ms(const ordo_overlap_plan* plan);
+ORDO_C_API void ordo_overlap_plan_destroy(ordo_overlap_plan* plan);
+
+/* A matrix in device memory. stride: elements from one row (storage column: from one column) to the next; these and data are
+ * 16-byte aligned. */
+typedef struct ordo_matrix {
+  void* data;
+  int64_t stride;
+} ordo_matrix;
+
+typedef struct ordo_overlapped_gemm_tensors {
+  size_t struct_size;
+  ordo_matrix a, b; /* read until the work is done */
+  ordo_matrix d;    /* by rows; every element is written. {NULL, 0} where ordo_overlapped_gemm_output() has it */
+  const void* bias; /* [n] in A's type, 16-byte aligned; looked at only if the problem has one */
+} ordo_overlapped_gemm_tensors;
+
+/* Collective: plans (or takes `plan`, what ordo_overlap_plan_text() gives; else NULL), compiles, and makes the buffers that the ranks
+ * share. One object serves every layer of the same shape. The communicator must outlive it. */
+ORDO_C_API ordo_status ordo_overlapped_gemm_create(ordo_communicator* communicator, ordo_engine* engine, const char* problem,
+                                                   const char* plan, ordo_overlapped_gemm** out);
+ORDO_C_API const char* ordo_overlapped_gemm_plan_text(const ordo_overlapped_gemm* product);
+/* all-gather-gemm, all-to-all-gemm: the stride that A must have. Other ops: 0, any. */
+ORDO_C_API int64_t ordo_overlapped_gemm_a_stride(const ordo_overlapped_gemm* product);
+/* gemm-all-reduce, gemm-all-to-all: where D is; to be read, in stream order, until the next launch begins. Other ops: {NULL, 0}. */
+ORDO_C_API ordo_status ordo_overlapped_gemm_output(const ordo_overlapped_gemm* product, ordo_matrix* out);
+/* Enqueues the product on `stream` of the communicator's context, on all ranks in the same order. No allocation; may be captured
+ * into a graph. */
+ORDO_C_API ordo_status ordo_overlapped_gemm_launch(ordo_overlapped_gemm* product, const ordo_overlapped_gemm_tensors* tensors,
+                                                   ordo_stream stream);
+/* Collective, unless the communicator failed. No launch may be in flight. */
+ORDO_C_API void ordo_overlapped_gemm_destroy(ordo_overlapped_gemm* product);
 
 #ifdef __cplusplus
 }
