@@ -364,6 +364,41 @@ TEST_CASE("link: a thread without a context is told so, and one with another con
   verdict.check();
 }
 
+TEST_CASE("link: two ranks as threads meet, agree and part through the C interface") {
+  const Driver* driver = device_driver();
+  if (driver == nullptr) return;
+  int devices = 0;
+  REQUIRE(driver->deviceGetCount(&devices) == CUDA_SUCCESS);
+  if (devices < 2) {
+    MESSAGE("skipped: one GPU");
+    return;
+  }
+  Verdict verdict;
+  const std::string address = "unix:@ordo-link-test-" + std::to_string(getpid());
+  const auto rank = [&](int number) {
+    ordo_communicator_options options{};
+    options.struct_size = sizeof options;
+    options.address = address.c_str();
+    options.rank = number;
+    options.ranks = 2;
+    options.has_device = 1;
+    options.device = number;
+    options.timeout_ms = 20000;
+    ordo_communicator* group = nullptr;
+    verdict.expect(ordo_communicator_create(&options, &group));
+    verdict.expect(ordo_communicator_rank(group) == number && ordo_communicator_ranks(group) == 2, "another rank");
+    verdict.expect(ordo_communicator_device(group) == number, "another device");
+    verdict.expect(std::strlen(ordo_communicator_transport(group)) > 0, "no transport");
+    for (int round = 0; round < 10; ++round) verdict.expect(ordo_communicator_barrier(group));
+    verdict.expect(ordo_communicator_status(group));
+    ordo_communicator_destroy(group);
+  };
+  std::thread other(rank, 1);
+  rank(0);
+  other.join();
+  verdict.check();
+}
+
 TEST_CASE(
     "link: after fork() the child's calls on the parent's objects are refused, its own engine plans, and the parent goes on") {
   const Driver* driver = device_driver();
