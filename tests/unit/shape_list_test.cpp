@@ -145,7 +145,7 @@ TEST_CASE("shape list: letters beyond ASCII in strings and comments, and nowhere
   const std::string table = "[[attention-backward]]\nheads = 1\nseqlen = 64\n";
   CHECK(parse("\xef\xbb\xbfname = \"Mod\u00e8le \u6a21\u578b \U0001f600\"  # \u00e9\n" + table).name ==
         "Mod\u00e8le \u6a21\u578b \U0001f600");
-  for (const std::string& letter : {"\u00e9", "\ufebf", "\u3042", "\U0001f600"}) {
+  for (const std::string letter : {"\u00e9", "\ufebf", "\u3042", "\U0001f600"}) {
     const auto bare = parse_shape_list(table + letter + " = 1\n", "list.toml");
     REQUIRE_FALSE(bare);
     CHECK_MESSAGE(bare.error().message.starts_with("list.toml:4: "), bare.error().message);

@@ -37,6 +37,7 @@ struct World {
   Live live;
   std::atomic<std::uint32_t> seed{0};
   std::atomic<int> most_microseconds{0};
+  std::atomic<bool> undefined_copies{false};
 };
 World& world() {
   static World instance;
@@ -287,9 +288,20 @@ CUresult copy_to_host(void* to, CUdeviceptr from, std::size_t bytes) {
   std::memcpy(to, pointer(from), bytes);
   return CUDA_SUCCESS;
 }
+/// Words, volatile: a plain loop would become a memcpy, which TSan sees.
+__attribute__((no_sanitize("thread"))) void copy_unseen(void* to, const void* from, std::size_t bytes) {
+  auto* out = static_cast<volatile unsigned char*>(to);
+  const auto* in = static_cast<const volatile unsigned char*>(from);
+  for (std::size_t i = 0; i < bytes; ++i) out[i] = in[i];
+}
 CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   ORDO_FAKE("memcpyDtoDAsync");
-  return enqueue(stream, [=] { std::memcpy(pointer(to), pointer(from), bytes); });
+  return enqueue(stream, [=] {
+    if (world().undefined_copies)
+      copy_unseen(pointer(to), pointer(from), bytes);
+    else
+      std::memcpy(pointer(to), pointer(from), bytes);
+  });
 }
 CUresult copy_to_host_async(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   return enqueue(stream, [=] {
@@ -481,6 +493,7 @@ void reset() {
   const std::scoped_lock lock(world().mutex);
   world().failures.clear();
   world().most_microseconds = 0;
+  world().undefined_copies = false;
 }
 
 void fail(const std::string& name, CUresult result, int device, int after) {
@@ -492,6 +505,8 @@ void delay(std::uint32_t seed, int most_microseconds) {
   world().seed = seed;
   world().most_microseconds = most_microseconds;
 }
+
+void undefined_copies(bool on) { world().undefined_copies = on; }
 
 void capture(bool on) { capturing = on; }
 

@@ -24,6 +24,10 @@ void fail(const std::string& name, CUresult result, int device = -1, int after =
 /// Every operation of a stream is preceded by a random pause of up to so many microseconds.
 void delay(std::uint32_t seed, int most_microseconds);
 
+/// After a failure copies are released whatever they waited for, and what they move is undefined: while this is on, TSan is not
+/// told of them.
+void undefined_copies(bool on);
+
 /// Enqueues a host function, as a kernel would be.
 void launch(CUstream stream, std::function<void()> kernel);
 
