@@ -114,6 +114,7 @@ Result<LaunchWords> SliceExchange::begin(CUstream stream, CUdeviceptr source) {
   source_ = source;
   if (auto opened = open_launch(stream); !opened) {
     group_.watchdog->raise(opened.error());  // half a launch is enqueued: the peers would wait for the rest
+    abandon(stream);
     return opened.error();
   }
   return words();
@@ -168,11 +169,16 @@ Result<void> SliceExchange::enter(CUstream stream) {
 }
 
 Result<void> SliceExchange::end(CUstream stream) {
-  if (auto healthy = group_.watchdog->status(); !healthy) return healthy;
-  auto closed = close_launch(stream);
-  if (!closed) group_.watchdog->raise(closed.error());
+  auto closed = group_.watchdog->status();
+  if (closed) {
+    closed = close_launch(stream);
+    if (!closed) group_.watchdog->raise(closed.error());
+  }
+  if (!closed) abandon(stream);
   return closed;
 }
+
+void SliceExchange::abandon(CUstream stream) { static_cast<void>(follow(stream, copies_, copied_)); }
 
 Result<void> SliceExchange::close_launch(CUstream stream) {
   // Behind the kernel: its waits for what is computed must not keep the kernel from starting where streams share a hardware

@@ -91,6 +91,7 @@ Result<void> OverlapRunner::launch(OverlapGemmTensors tensors, CUstream stream) 
   words_.expected = begun->expected;
   if (auto launched = kernel_(tensors, words_, stream); !launched) {
     group_.watchdog->raise(launched.error());  // half a launch is enqueued: the peers would wait for the rest
+    exchange_->abandon(stream);
     return launched;
   }
   return exchange_->end(stream);
