@@ -77,8 +77,8 @@ class SliceExchange {
   Result<LaunchWords> begin(CUstream stream, CUdeviceptr source);
   /// Enqueues what comes behind it. Work that follows on `stream` sees everything sent and received.
   Result<void> end(CUstream stream);
-  /// In place of end() when the kernel could not be enqueued; begin() and end() do it themselves when they fail. Work that follows
-  /// on `stream` comes behind the copies under way: they still read what is the caller's.
+  /// In place of end() when the kernel could not be enqueued; begin() and end() do it themselves when they fail. Work that
+  /// follows on `stream` comes behind the copies under way: they still read what is the caller's.
   void abandon(CUstream stream);
 
   /// What begin() of the next launch returns, but for `expected`.
