@@ -123,24 +123,11 @@ class Rank {
       if (static_cast<std::int32_t>(seen - words.expected) >= 0) return true;
       if (fake::load_acquire(words.abort) != 0) return false;
       if (std::chrono::steady_clock::now() > end) {
-        report({1, rank_, source, sub, words.expected, seen}, *reinterpret_cast<KernelFailure*>(words.failure));
+        fake::report({1, rank_, source, sub, words.expected, seen}, *reinterpret_cast<KernelFailure*>(words.failure));
         return false;
       }
       std::this_thread::sleep_for(5us);
     }
-  }
-
-  // As the device does: the first failure stays, and its state says when all of it is there.
-  static void report(const KernelFailure& what, KernelFailure& failure) {
-    const std::atomic_ref state(failure.state);
-    std::uint32_t none = 0;
-    if (!state.compare_exchange_strong(none, 1)) return;
-    failure.rank = what.rank;
-    failure.slice = what.slice;
-    failure.chunk = what.chunk;
-    failure.expected = what.expected;
-    failure.seen = what.seen;
-    state.store(2, std::memory_order_release);
   }
 
   void kernel(int number, const LaunchWords& words) {
@@ -400,6 +387,7 @@ TEST_CASE("exchange: a rank that stops launching is named by the others within t
 }
 
 TEST_CASE("exchange: a rank that is killed between begin and end fails the others at once") {
+  fake::undefined_copies(true);
   for (const Exchange exchange : {Exchange::all_gather, Exchange::reduce_scatter, Exchange::to_all}) {
     CAPTURE(to_string(exchange));
     const auto start = std::chrono::steady_clock::now();
@@ -422,6 +410,7 @@ TEST_CASE("exchange: a rank that is killed between begin and end fails the other
     CHECK(endings[2] == "signal 9");
     for (const int rank : {0, 1}) CHECK(contains(endings[static_cast<std::size_t>(rank)], "rank 2 ended without taking leave"));
   }
+  fake::undefined_copies(false);
 }
 
 TEST_CASE("exchange: a driver call that fails in a launch fails the launch, and the others learn of it") {

@@ -3,9 +3,11 @@
 // made to fail.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <type_traits>
 
 #include "runtime/driver.hpp"
 
@@ -44,5 +46,20 @@ Live live();
 /// Words that kernels and streams share, as the hardware orders them.
 std::uint32_t load_acquire(CUdeviceptr word);
 void add_release(CUdeviceptr word, std::uint32_t value);
+
+/// Records what a wait of a kernel missed, as the kernels do: the first failure stays, and its state says when all of it is
+/// there.
+template <class Failure>
+void report(const std::type_identity_t<Failure>& what, Failure& failure) {
+  const std::atomic_ref state(failure.state);
+  std::uint32_t none = 0;
+  if (!state.compare_exchange_strong(none, 1)) return;
+  failure.rank = what.rank;
+  failure.slice = what.slice;
+  failure.chunk = what.chunk;
+  failure.expected = what.expected;
+  failure.seen = what.seen;
+  state.store(2, std::memory_order_release);
+}
 
 }  // namespace ordo::test::fake

@@ -173,8 +173,7 @@ class Gemm {
       if (static_cast<std::int32_t>(seen - expected) >= 0) return true;
       if (fake::load_acquire(address(x_.abort)) != 0) return false;
       if (std::chrono::steady_clock::now() > end) {
-        *x_.failure = {1, x_.rank, source, chunk, expected, seen};
-        fake::add_release(address(&x_.failure->state), 1);
+        fake::report({1, x_.rank, source, chunk, expected, seen}, *x_.failure);
         return false;
       }
       std::this_thread::sleep_for(std::chrono::microseconds(5));

@@ -322,6 +322,7 @@ TEST_CASE("overlap runner: tensors that do not fit are refused before anything i
 }
 
 TEST_CASE("overlap runner: a kernel that cannot start fails every rank in time") {
+  fake::undefined_copies(true);
   for (const OverlapOp op : kOps) {
     CAPTURE(to_string(op));
     const auto start = std::chrono::steady_clock::now();
@@ -330,14 +331,21 @@ TEST_CASE("overlap runner: a kernel that cannot start fails every rank in time")
       const auto launched = rank.launch(1);
       const Ending ending = launched ? rank.finish() : launched.error().message;
       rank.drain();  // must not hang
+      for (int i = 0; i < 800 && group.watchdog->status(); ++i) std::this_thread::sleep_for(10ms);
       return rank.launch(2) ? "launches go on" : ending;
     });
     CHECK(std::chrono::steady_clock::now() - start < 10s);
-    for (const Ending& ending : endings) CHECK(contains(ending, "the kernel does not start"));
+    for (std::size_t r = 0; r < endings.size(); ++r) {
+      CAPTURE(endings[r]);
+      // Another rank may have had all it needed before it heard: then its product is right.
+      CHECK((contains(endings[r], "the kernel does not start") || (r != 1 && endings[r].empty())));
+    }
   }
+  fake::undefined_copies(false);
 }
 
 TEST_CASE("overlap runner: a rank that stays away is named with its slice within the timeout") {
+  fake::undefined_copies(true);
   for (const OverlapOp op : {OverlapOp::all_gather_gemm, OverlapOp::gemm_reduce_scatter}) {
     CAPTURE(to_string(op));
     const auto endings = on_ranks(small_case(op, 2), 1s, [](Communicator::Impl& group, Rank& rank) -> Ending {
@@ -352,6 +360,7 @@ TEST_CASE("overlap runner: a rank that stays away is named with its slice within
     });
     for (const Ending& ending : endings) CHECK(contains(ending, "rank 0 waited 1000 ms for slice 1, chunk 0: expected 1, saw 0"));
   }
+  fake::undefined_copies(false);
 }
 
 TEST_CASE("overlap runner: another shape, plan or method on one rank is an error on all") {
