@@ -53,6 +53,7 @@ Result<int> run_threads(const OverlapRunOptions& options, int ranks,
   const std::string address = fmt::format("unix:@ordo-{}", ::getpid());
   std::vector<Result<int>> endings(static_cast<std::size_t>(ranks), Result<int>(0));
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       auto world = join_world(address, rank, ranks, timeout_of(options));
