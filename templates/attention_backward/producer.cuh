@@ -182,7 +182,7 @@ struct Loader {
   Shared shared;
   u32 rank;
   Ring<config.stages> stage;
-  u32 kv_parity = 1;  // of barriers.kv_empty: the epilogue of the item before
+  u32 kv_parity = 1;  // of barriers.k_empty and v_empty: the epilogue of the item before
   u32 number = 0;     // of the step, over all items
 
   __device__ __forceinline__ void run() {
@@ -230,7 +230,11 @@ struct Loader {
     const schedule::Item at{item.first, item.unit, item.kind == Item::walk_down};
     const int batch = item.first / kv_heads(params.shape);
     const int kv_head = item.first - batch * kv_heads(params.shape);
-    if (item.steps == 0) wait_kv_empty();
+    if (item.steps == 0) {
+      wait_empty(barriers.k_empty);
+      wait_empty(barriers.v_empty);
+      kv_parity ^= 1u;
+    }
     int flags = Step::first;
     int left = item.steps;
     const int more = has_second_half(item) ? 1 : 0;
@@ -333,13 +337,10 @@ struct Loader {
     }
   }
 
-  __device__ __forceinline__ void wait_kv_empty() {
-    barrier_wait(shared.barrier(barriers.kv_empty), kv_parity);
-    kv_parity ^= 1u;
-  }
+  __device__ __forceinline__ void wait_empty(int barrier) { barrier_wait(shared.barrier(barrier), kv_parity); }
 
   __device__ __forceinline__ void load_kv(int unit, int kv_head, int batch) {
-    wait_kv_empty();
+    wait_empty(barriers.k_empty);
     const int row = (unit * config.cluster + static_cast<int>(rank)) * config.tile_kv;
     const u32 k_full = shared.barrier(barriers.k_full);
     const u32 v_full = shared.barrier(barriers.v_full);
@@ -349,6 +350,8 @@ struct Loader {
       const int peer_row = (unit * config.cluster + static_cast<int>(rank ^ 1u)) * config.tile_kv;
       load_box(shared.at(layout.peer_k), params.k, k_full, peer_row, static_cast<int>(rank), kv_head, batch);
     }
+    wait_empty(barriers.v_empty);
+    kv_parity ^= 1u;
     barrier_arrive_expect(v_full, kKvBytes);
     load_kv_rows(params.v, shared.at(layout.v), v_full, row, kv_head, batch);
   }
