@@ -183,8 +183,9 @@ class Run {
   }
 
   std::uint32_t word_of(const Worker& w, std::size_t step) const {
+    const auto units = static_cast<std::size_t>(g_.units), pattern = static_cast<std::size_t>(w.pattern);
     const std::uint32_t begin =
-        table_.words[static_cast<std::size_t>(2 + patterns_ * g_.units + w.pattern * (g_.units + 1) + w.unit)];
+        table_.words[2 + static_cast<std::size_t>(patterns_) * units + pattern * (units + 1) + static_cast<std::size_t>(w.unit)];
     return begin + static_cast<std::uint32_t>(static_cast<std::size_t>(w.head) * tiles_of(w.unit).size() + step);
   }
 

@@ -69,7 +69,7 @@ Result<ArrivalTable> in_order(const Geometry& g, const std::function<TileKind(in
   if (auto fits = check_table_size(g, static_cast<std::int64_t>(visits.size())); !fits) return fits.error();
   begins.push_back(first + static_cast<std::uint32_t>(visits.size()));
   table.words = {1, 1};
-  table.words.resize(static_cast<std::size_t>(2 + g.units));
+  table.words.resize(2 + static_cast<std::size_t>(g.units));
   std::iota(table.words.begin() + 2, table.words.end(), 0u);
   table.words.insert(table.words.end(), begins.begin(), begins.end());
   table.words.insert(table.words.end(), visits.begin(), visits.end());
