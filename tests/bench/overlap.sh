@@ -17,16 +17,7 @@ name=$1
 shift
 python=${PYTHON:-python3}
 out=${ORDO_BENCH_OUT:-$here/results}
-ordo=${ORDO:-}
-if [ -z "$ordo" ]; then
-  for candidate in "$root"/build/*/bin/ordo "$root"/build/*/bundle/bin/ordo; do
-    if [ -x "$candidate" ] && { [ -z "$ordo" ] || [ "$candidate" -nt "$ordo" ]; }; then ordo=$candidate; fi
-  done
-fi
-if [ -z "$ordo" ]; then
-  echo "overlap.sh: no ordo command; build it first: cmake --preset release && cmake --build --preset release" >&2
-  exit 3
-fi
+ordo=$(bash "$here/find_ordo.sh" overlap.sh) || exit
 if [ "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" -lt 2 ]; then
   echo "skipped: this needs two GPUs"
   exit 0

@@ -18,16 +18,7 @@ name=$1
 shift
 python=${PYTHON:-python3}
 out=${ORDO_BENCH_OUT:-$here/results}
-ordo=${ORDO:-}
-if [ -z "$ordo" ]; then
-  for candidate in "$root"/build/*/bin/ordo "$root"/build/*/bundle/bin/ordo; do
-    if [ -x "$candidate" ] && { [ -z "$ordo" ] || [ "$candidate" -nt "$ordo" ]; }; then ordo=$candidate; fi
-  done
-fi
-if [ -z "$ordo" ]; then
-  echo "run.sh: no ordo command; build it first: cmake --preset release && cmake --build --preset release" >&2
-  exit 3
-fi
+ordo=$(bash "$here/find_ordo.sh" run.sh) || exit
 if ! nvidia-smi -L >/dev/null 2>&1; then
   echo "skipped: no GPU"
   exit 0
