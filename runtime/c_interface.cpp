@@ -80,6 +80,21 @@ Result<PlanRequest> request_of(const ordo_plan_request* request) {
   return out;
 }
 
+struct Asked {
+  AttentionBackward problem;
+  PlanRequest request;
+};
+
+/// What planning, querying, tuning and preparing are asked.
+Result<Asked> asked_of(const ordo_engine* engine, const ordo_attention_backward* problem, const ordo_plan_request* request) {
+  if (engine == nullptr) return missing("engine");
+  auto asked = problem_of(problem, nullptr);
+  if (!asked) return asked.error();
+  auto wanted = request_of(request);
+  if (!wanted) return wanted.error();
+  return Asked{*std::move(asked), *std::move(wanted)};
+}
+
 Result<EngineOptions> options_of(const ordo_engine_options* options) {
   EngineOptions out;
   if (options == nullptr) return out;
@@ -161,16 +176,13 @@ ordo_status tuned(ordo_engine* engine, const ordo_attention_backward* problem, c
   return guarded([&]() -> Result<void> {
     if (out == nullptr) return missing("out");
     *out = nullptr;
-    if (engine == nullptr) return missing("engine");
-    const auto asked = problem_of(problem, nullptr);
+    auto asked = asked_of(engine, problem, request);
     if (!asked) return asked.error();
-    auto wanted = request_of(request);
-    if (!wanted) return wanted.error();
     const auto tuner = tuner_of(*engine);
     if (!tuner) return tuner.error();
     TuneOptions options;
-    options.request = *std::move(wanted);
-    const Result<TunedPlan> best = ask(**tuner, *asked, options);
+    options.request = std::move(asked->request);
+    const Result<TunedPlan> best = ask(**tuner, asked->problem, options);
     if (!best) return best.error();
     *out = new_plan(*best);
     return {};
@@ -206,12 +218,9 @@ ordo_status ordo_plan_create(const ordo_engine* engine, const ordo_attention_bac
   return ordo::c::guarded([&]() -> Result<void> {
     if (out == nullptr) return ordo::c::missing("out");
     *out = nullptr;
-    if (engine == nullptr) return ordo::c::missing("engine");
-    const auto asked = ordo::problem_of(problem, nullptr);
+    const auto asked = ordo::asked_of(engine, problem, request);
     if (!asked) return asked.error();
-    const auto wanted = ordo::request_of(request);
-    if (!wanted) return wanted.error();
-    const auto choice = engine->engine.plan(*asked, *wanted);
+    const auto choice = engine->engine.plan(asked->problem, asked->request);
     if (!choice) return choice.error();
     ordo::RankedPlan planned{.plan = choice->plan, .ms = choice->predicted_ms, .predicted_ms = choice->predicted_ms};
     *out = ordo::new_plan(planned, choice->reason);
@@ -297,12 +306,9 @@ ordo_status ordo_kernel_prepare_for(ordo_engine* engine, const ordo_attention_ba
   return ordo::c::guarded([&]() -> Result<void> {
     if (out == nullptr) return ordo::c::missing("out");
     *out = nullptr;
-    if (engine == nullptr) return ordo::c::missing("engine");
-    const auto asked = ordo::problem_of(problem, nullptr);
+    const auto asked = ordo::asked_of(engine, problem, request);
     if (!asked) return asked.error();
-    const auto wanted = ordo::request_of(request);
-    if (!wanted) return wanted.error();
-    auto kernel = engine->engine.prepare(*asked, *wanted);
+    auto kernel = engine->engine.prepare(asked->problem, asked->request);
     if (!kernel) return kernel.error();
     *out = ordo::new_kernel(*std::move(kernel));
     return {};
