@@ -258,7 +258,7 @@ Result<void> Plan::validate() const {
     std::int64_t value, low, high;
   } ranges[] = {
       {"group", group, 1, limits::kMostNumbered}, {"stages", stages, 2, 3},      {"cluster", cluster, 1, 2},
-      {"dq_buffers", dq_buffers, 1, 2},           {"workers", workers, 1, 1024}, {"shift_stride", shift_stride, 1, 64},
+      {"dq_buffers", dq_buffers, 1, 3},           {"workers", workers, 1, 1024}, {"shift_stride", shift_stride, 1, 64},
       {"head_group", head_group, 1, 1024},
   };
   for (const auto& range : ranges) {

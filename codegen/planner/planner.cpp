@@ -45,7 +45,8 @@ Plan base_plan(const AttentionBackward& problem, const Target& target, const Pla
   plan.tile_q = 64;
   plan.tile_kv = wide ? 128 : 256;
   plan.stages = 2;
-  plan.dq_buffers = cluster == 1 && accumulate == Accumulate::ordered ? 2 : 1;
+  // As many as fit beside the rest: an add that waits for its turn holds the consumers up only when all are full.
+  plan.dq_buffers = cluster == 2 || accumulate != Accumulate::ordered ? 1 : wide ? 2 : 3;
   plan.workers = std::clamp(target.sm_count / cluster, 1, 1024);
   if (request.static_shape) plan.static_shape = StaticShape{problem.batch, problem.seqlen_q, problem.seqlen_k, problem.kv_heads};
   return plan;

@@ -93,7 +93,7 @@ void add_buffers(Collector& out) {
   const std::vector<Plan> plans = out.plans();
   for (Plan plan : plans)
     for (const int stages : {2, 3})
-      for (const int buffers : {1, 2}) {
+      for (const int buffers : {1, 2, 3}) {
         plan.stages = stages;
         plan.dq_buffers = buffers;
         if (plan.validate()) out.add(plan);

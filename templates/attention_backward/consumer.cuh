@@ -104,6 +104,7 @@ struct Consumer {
 #pragma unroll
     for (u32 i = 0; i < static_cast<u32>(config.dq_buffers); ++i)
       if (my_turn(number + i)) named_sync(staging_barrier(named.staging_free, number + i), 160);
+    settle_outputs();
   }
 
   static __device__ __forceinline__ u32 item_slot(u32 state) { return (state >> 1) % kItemSlots; }
@@ -134,12 +135,17 @@ struct Consumer {
     for (int block = 0; block < kBlocks; ++block)
 #pragma unroll
       for (int i = 0; i < kOutputs; ++i) dk[block][i] = dv[block][i] = 0.f;
+    settle_outputs();
     if (item.steps > 0) {
       barrier_wait(shared.barrier(barriers.k_full), kv_parity);
       barrier_wait(shared.barrier(barriers.v_full), kv_parity);
       walk(item, dk, dv);
     }
-    store_outputs(dk, dv);
+    store_dv(dv);
+    if (read_item().steps > 0 && my_turn(number - 1)) finish_dq(number - 1);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared.barrier(barriers.k_empty));
+    store_dk(dk);
   }
 
   /// `ordered`: finished dQ tiles to the caller, each warp one piece of every tile. The loader streams the sums through the
@@ -188,7 +194,7 @@ struct Consumer {
     return (item.unit * config.cluster + static_cast<int>(rank)) * config.tile_kv + 64 * warpgroup;
   }
 
-  /// All steps of an item.
+  /// All steps of an item, but for the dQ of the last.
   __device__ __forceinline__ void walk(const Item& item, float (&dk)[kBlocks][kOutputs], float (&dv)[kBlocks][kOutputs]) {
     const schedule::Geometry g = geometry(params.shape);
     const int first_key = first_key_of(item);
@@ -218,7 +224,6 @@ struct Consumer {
       else
         step(first, k, v, dk, dv);
     }
-    if (my_turn(number - 1)) finish_dq(number - 1);
   }
 
   /// Masks by expression: what the step in hand sees, from the warpgroup's first block on (schedule.cuh).
@@ -356,8 +361,9 @@ struct Consumer {
   }
 
   /// dS of this step may be written: the dQ of the step before last has read the buffer.
-  __device__ __forceinline__ void wait_ds_empty() {
-    barrier_wait(shared.barrier(barriers.ds_empty) + 8u * (number % kDsBuffers), ((number / kDsBuffers) & 1u) ^ 1u);
+  __device__ __forceinline__ void wait_ds_empty() { wait_ds_empty(number); }
+  __device__ __forceinline__ void wait_ds_empty(u32 step) {
+    barrier_wait(shared.barrier(barriers.ds_empty) + 8u * (step % kDsBuffers), ((step / kDsBuffers) & 1u) ^ 1u);
   }
   /// This warp has written its dS of this step.
   __device__ __forceinline__ void announce_ds() {
@@ -611,30 +617,49 @@ struct Consumer {
 
   // ---- Epilogue ----
 
-  /// dV over V's rows, dK over K's rows, then out by the copy engine, which drops rows beyond seqlen_k.
-  __device__ __forceinline__ void store_outputs(float (&dk)[kBlocks][kOutputs], float (&dv)[kBlocks][kOutputs]) {
+  // dV goes out over V's rows before the last dQ is computed, and dK over the dS that it has read, so that the next item's K and
+  // V are on their way while dK is staged. The copy engine drops rows beyond seqlen_k. A warpgroup writes its own keys' rows
+  // alone.
+
+  /// What the copy engine still reads of the item before has left this warpgroup's rows of V and dS.
+  __device__ __forceinline__ void settle_outputs() {
+    if (warp == 0 && lane == 0) wait_copies_read<0>();
+    named_sync(named.epilogue + warpgroup, 128);
+  }
+
+  __device__ __forceinline__ void store_dv(const float (&dv)[kBlocks][kOutputs]) {
     stage_output(shared.at(layout.v), dv, 1.f);
-    // K is read by the dQ products of both warpgroups: nobody may overwrite it before both are done.
-    named_sync(named.consumers, kConsumerThreads);
-    stage_output(shared.at(layout.k), dk, params.scale);
+    store_staged(params.dv, layout.v);
+  }
+
+  __device__ __forceinline__ void store_dk(const float (&dk)[kBlocks][kOutputs]) {
+    static_assert(config.tile_q == 64 && kDsBuffers * kDsBytes >= kKvBytes, "dK is staged over dS, row by row");
+    if (warp == 0 && lane == 0) {
+      wait_copies_read<0>();
+      barrier_arrive(shared.barrier(barriers.v_empty));
+    }
+    __syncwarp();
+    // Every dQ product of this item has read its dS, in both CTAs of a cluster.
+    wait_ds_empty(number);
+    wait_ds_empty(number + 1);
+    stage_output(shared.at(layout.ds), dk, params.scale);
+    store_staged(params.dk, layout.ds);
+  }
+
+  /// One thread sends what its warpgroup has staged at `from`.
+  __device__ __forceinline__ void store_staged(const TensorMap& map, int from) {
     fence_async_shared();
     named_sync(named.epilogue + warpgroup, 128);
     if (warp == 0 && lane == 0) {
       const Item item = read_item();
       const int batch = item.first / kv_heads(params.shape), kv_head = item.first - batch * kv_heads(params.shape);
 #pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        const int row = first_key_of(item) + 128 * block;
+      for (int block = 0; block < kBlocks; ++block)
 #pragma unroll
-        for (int chunk = 0; chunk < kChunks; ++chunk) {
-          const u32 from = warpgroup * 8192 + block * kBlockBytes + chunk * kKvChunkBytes;
-          store_box(params.dv, shared.at(layout.v) + from, row, chunk, kv_head, batch);
-          store_box(params.dk, shared.at(layout.k) + from, row, chunk, kv_head, batch);
-        }
-      }
+        for (int chunk = 0; chunk < kChunks; ++chunk)
+          store_box(map, shared.at(from) + warpgroup * 8192 + block * kBlockBytes + chunk * kKvChunkBytes,
+                    first_key_of(item) + 128 * block, chunk, kv_head, batch);
       commit_copies();
-      wait_copies_read<0>();
-      barrier_arrive(shared.barrier(barriers.kv_empty));
     }
   }
 

@@ -26,6 +26,7 @@ inline constexpr bool kOrdered = config.accumulate == Accumulate::ordered;
 // Whether an item may wait for one of a higher ticket.
 inline constexpr bool kWaitsOnLater = kOrdered && schedule::waits_on_later_items(config.schedule);
 inline constexpr bool kReadsTable = config.schedule == schedule::Kind::arrival || config.mask_expression;
+inline constexpr bool kInTurns = schedule::goes_in_turns(config.schedule);
 inline constexpr bool kExact = config.accumulate == Accumulate::exact;
 
 inline constexpr Layout layout = layout_of(config);
@@ -35,8 +36,8 @@ inline constexpr Barriers barriers = barriers_of(config);
 struct NamedBarriers {
   int consumers = 1;
   int staged = 2;        // [warpgroup + 2 * buffer] dQ is in the staging buffer
-  int staging_free = 6;  // [warpgroup + 2 * buffer]
-  int epilogue = 10;     // [warpgroup]
+  int staging_free = 8;  // [warpgroup + 2 * buffer]
+  int epilogue = 14;     // [warpgroup]
 };
 inline constexpr NamedBarriers named{};
 

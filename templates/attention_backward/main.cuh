@@ -15,7 +15,8 @@ ORDO_DEVICE void init_barriers(Shared shared) {
   };
   init(barriers.k_full, 1, 1);
   init(barriers.v_full, 1, 1);
-  init(barriers.kv_empty, 1, 2);
+  init(barriers.k_empty, 1, warps);
+  init(barriers.v_empty, 1, 2);
   init(barriers.q_full, config.stages, 1);
   init(barriers.q_empty, config.stages, warps * config.cluster);
   init(barriers.do_full, config.stages, 1);

@@ -30,8 +30,9 @@ ORDO_DEVICE Step read_step(Shared shared, u32 number) {
 /// Hands out items, one cluster at a time, through an atomic ticket: an item of a lower number has always been taken by a cluster
 /// that runs, whatever order the hardware starts clusters in. Lives in the loader of rank 0.
 ///
-/// Tickets run through blocks. Block b holds the items of walk group b and, with `ordered`, the conversion of the dQ of group
-/// b - kConvertLag. A conversion waits for adds of lower tickets only, and no add waits for a conversion.
+/// Tickets run through blocks. Block b holds the items of walk group b and, with `ordered`, the conversion of the dQ of the groups
+/// converted_before(b) .. converted_before(b + 1). A conversion waits for adds of lower tickets only, and no add waits for a
+/// conversion.
 struct Scheduler {
   /// Kept in shared memory between tickets: the loader has no registers to spare.
   struct State {
@@ -63,10 +64,10 @@ struct Scheduler {
     const schedule::Geometry g = geometry(params.shape);
     const int groups = schedule::ceil_div(g.walks, g.head_group);
 #pragma unroll 1
-    for (; state.block < groups + kConvertLag; ++state.block) {
+    for (; state.block <= groups + kConvertLag; ++state.block) {
       const int walk_items = state.block < groups ? walks_of(g, state.block) * schedule::walk_items(g) : 0;
-      const int converted = state.block - kConvertLag;
-      const int tiles = kOrdered && converted >= 0 ? walks_of(g, converted) * config.group * g.q_tiles : 0;
+      const int walk = kOrdered ? converted_before(g, state.block) : 0;  // the first whose dQ is converted
+      const int tiles = kOrdered ? (converted_before(g, state.block + 1) - walk) * config.group * g.q_tiles : 0;
       constexpr int piece = kConvertTiles * config.cluster;
       const int size = walk_items + schedule::ceil_div(tiles, piece);
       const int rest = ticket - state.block_first;
@@ -76,7 +77,7 @@ struct Scheduler {
         return work_of(params, g, schedule::item_at(g, index));
       }
       if (rest < size) {
-        const int base = converted * g.head_group * config.group * g.q_tiles;
+        const int base = walk * config.group * g.q_tiles;
         const int first = (rest - walk_items) * piece;
         return {Item::convert, base + first, base + schedule::minimum(first + piece, tiles), 0};
       }
@@ -88,6 +89,14 @@ struct Scheduler {
     if constexpr (kReadsTable) at = schedule::arrival_item(g, params.arrival, at);
     const int steps = kReadsTable ? schedule::arrival_steps(g, params.arrival, at) : schedule::steps(g, at.unit);
     return {at.flipped ? Item::walk_down : Item::walk_up, at.walk, at.unit, steps * config.group};
+  }
+  /// How many walks are converted in blocks before `block`: those of the groups that end kConvertLag before it. Where groups go up
+  /// and down in turn, only as many as end with a downward one: upwards clusters finish one after another, in the order and at
+  /// the distance in which the downward group wants them, and conversions between would hold up its first; downwards all finish
+  /// at once.
+  static __device__ __forceinline__ int converted_before(const schedule::Geometry& g, int block) {
+    const int group = schedule::maximum(block - kConvertLag, 0);
+    return schedule::minimum((kInTurns ? group & ~1 : group) * g.head_group, g.walks);
   }
   static __device__ __forceinline__ int walks_of(const schedule::Geometry& g, int group) {
     return schedule::minimum(g.head_group, g.walks - group * g.head_group);
@@ -182,7 +191,7 @@ struct Loader {
   Shared shared;
   u32 rank;
   Ring<config.stages> stage;
-  u32 kv_parity = 1;  // of barriers.kv_empty: the epilogue of the item before
+  u32 kv_parity = 1;  // of barriers.k_empty and v_empty: the epilogue of the item before
   u32 number = 0;     // of the step, over all items
 
   __device__ __forceinline__ void run() {
@@ -230,7 +239,11 @@ struct Loader {
     const schedule::Item at{item.first, item.unit, item.kind == Item::walk_down};
     const int batch = item.first / kv_heads(params.shape);
     const int kv_head = item.first - batch * kv_heads(params.shape);
-    if (item.steps == 0) wait_kv_empty();
+    if (item.steps == 0) {
+      wait_empty(barriers.k_empty);
+      wait_empty(barriers.v_empty);
+      kv_parity ^= 1u;
+    }
     int flags = Step::first;
     int left = item.steps;
     const int more = has_second_half(item) ? 1 : 0;
@@ -333,13 +346,10 @@ struct Loader {
     }
   }
 
-  __device__ __forceinline__ void wait_kv_empty() {
-    barrier_wait(shared.barrier(barriers.kv_empty), kv_parity);
-    kv_parity ^= 1u;
-  }
+  __device__ __forceinline__ void wait_empty(int barrier) { barrier_wait(shared.barrier(barrier), kv_parity); }
 
   __device__ __forceinline__ void load_kv(int unit, int kv_head, int batch) {
-    wait_kv_empty();
+    wait_empty(barriers.k_empty);
     const int row = (unit * config.cluster + static_cast<int>(rank)) * config.tile_kv;
     const u32 k_full = shared.barrier(barriers.k_full);
     const u32 v_full = shared.barrier(barriers.v_full);
@@ -349,6 +359,8 @@ struct Loader {
       const int peer_row = (unit * config.cluster + static_cast<int>(rank ^ 1u)) * config.tile_kv;
       load_box(shared.at(layout.peer_k), params.k, k_full, peer_row, static_cast<int>(rank), kv_head, batch);
     }
+    wait_empty(barriers.v_empty);
+    kv_parity ^= 1u;
     barrier_arrive_expect(v_full, kKvBytes);
     load_kv_rows(params.v, shared.at(layout.v), v_full, row, kv_head, batch);
   }

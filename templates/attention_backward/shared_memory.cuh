@@ -35,7 +35,8 @@ constexpr int stage_slices(const Config& c) { return slices_of(c) / c.cluster; }
 /// mbarriers, 8 bytes each, by number.
 struct Barriers {
   int k_full, v_full;
-  int kv_empty;         ///< consumers have stored dK and dV: K and V may be loaded again
+  int k_empty;          ///< every consumer warp has ended its last dQ of an item: K may be loaded again
+  int v_empty;          ///< dV, staged over V, has left: V may be loaded again
   int q_full, q_empty;  ///< [stages]
   int do_full, do_empty;
   int ds_full;   ///< [kDsBuffers] both consumers have written dS
@@ -59,7 +60,8 @@ constexpr Barriers barriers_of(const Config& c) {
   };
   b.k_full = take(1);
   b.v_full = take(1);
-  b.kv_empty = take(1);
+  b.k_empty = take(1);
+  b.v_empty = take(1);
   b.q_full = take(c.stages);
   b.q_empty = take(c.stages);
   b.do_full = take(c.stages);

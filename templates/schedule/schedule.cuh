@@ -155,6 +155,9 @@ ORDO_HOST_DEVICE constexpr int rank(const Geometry& g, const Item& item, int q) 
 /// resident.
 ORDO_HOST_DEVICE constexpr bool waits_on_later_items(Kind kind) { return kind != Kind::ascending && kind != Kind::descending; }
 
+/// Whether odd groups of walks go downwards and even ones upwards.
+ORDO_HOST_DEVICE constexpr bool goes_in_turns(Kind kind) { return kind == Kind::alternate || kind == Kind::arrival; }
+
 /// Items of one walk: its units, or its pairs of units.
 ORDO_HOST_DEVICE constexpr int walk_items(const Geometry& g) { return g.kind == Kind::symmetric_shift ? pairs(g) : g.units; }
 
@@ -173,8 +176,7 @@ ORDO_HOST_DEVICE constexpr Item item_at(const Geometry& g, int index) {
   const int group = index / (g.head_group * walk_items(g));
   const int rest = index - group * g.head_group * walk_items(g);
   const int walks = minimum(g.head_group, g.walks - group * g.head_group);
-  const bool in_turns = g.kind == Kind::alternate || g.kind == Kind::arrival;
-  return {group * g.head_group + rest % walks, rest / walks, in_turns && (group & 1) != 0};
+  return {group * g.head_group + rest % walks, rest / walks, goes_in_turns(g.kind) && (group & 1) != 0};
 }
 
 /// See Residents. For schedules that wait on lower items only, the set is the item itself.

@@ -114,7 +114,7 @@ TEST_CASE("plan: rules") {
   check_invalid([](Plan& p) { p.cluster = 0; }, "cluster is 0");
   check_invalid([](Plan& p) { p.cluster = 3; }, "cluster is 3");
   check_invalid([](Plan& p) { p.dq_buffers = 0; }, "dq_buffers is 0");
-  check_invalid([](Plan& p) { p.dq_buffers = 3; }, "dq_buffers is 3");
+  check_invalid([](Plan& p) { p.dq_buffers = 4; }, "dq_buffers is 4");
   check_invalid([](Plan& p) { p.workers = 0; }, "workers is 0");
   check_invalid([](Plan& p) { p.workers = 1025; }, "workers is 1025");
   check_invalid([](Plan& p) { p.shift_stride = 0; }, "shift_stride is 0");
