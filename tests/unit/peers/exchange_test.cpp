@@ -445,7 +445,7 @@ TEST_CASE("exchange: on a ring a rank that is killed, or stays away, fails all o
       const auto endings = test::run_processes(ranks, [&](int rank) -> Ending {
         fake::delay(7, 30);
         auto group = test::fake_communicator(address, rank, ranks,
-                                             with_transport(PeerTransport::vmm, killed ? Milliseconds(30s) : 2000ms));
+                                             with_transport(PeerTransport::vmm, killed ? Milliseconds(30s) : 1000ms));
         if (!group) return group.error().message;
         const ExchangeRequest asked = request({Exchange::all_gather, Route::ring}, ranks, 2);
         auto made = SliceExchange::create(**group, asked);
