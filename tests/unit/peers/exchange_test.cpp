@@ -113,6 +113,7 @@ class Rank {
     if (auto healthy = group_.watchdog->examine(); !healthy) return healthy.error().message;
     return compare();
   }
+  bool done() { return group_.driver().streamQuery(stream_) != CUDA_ERROR_NOT_READY; }
   void drain() { group_.driver().streamSynchronize(stream_); }
   std::string wrong;  ///< what the kernel saw that it should not have
 
@@ -460,7 +461,7 @@ TEST_CASE("exchange: on a ring a rank that is killed, or stays away, fails all o
           if (auto ending = of.finish(); !ending.empty()) return ending;
           ::kill(::getpid(), SIGKILL);
         }
-        for (int i = 0; lost && i < 1500 && (*group)->watchdog->status(); ++i) std::this_thread::sleep_for(10ms);
+        for (int i = 0; i < 15000 && (*group)->watchdog->status() && (lost || !of.done()); ++i) std::this_thread::sleep_for(1ms);
         const Ending ending = of.finish();  // never another slice in place of the one that is missing
         of.drain();                         // must not hang: whatever waited was released
         return ending.empty() ? "healthy" : ending;
