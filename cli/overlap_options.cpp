@@ -19,6 +19,7 @@ void add_overlap_options(CLI::App& verb, OverlapOptions& options) {
   size("--k", options.k, "Its inner length (8192)");
   size("--ranks", options.ranks, "GPUs (2)");
   verb.add_flag("--no-peer-access", options.no_peer_access, "The ranks cannot map each other's memory");
+  verb.add_option("--route", options.route, "Of slices: direct (to where they are needed) or ring (direct)")->type_name("ROUTE");
   verb.add_option("--target", options.target, "GPU to plan for: h100, h200, h800, h20 or sm_90a:SMS (h200)")->type_name("NAME");
   verb.add_flag("--json", options.json, "Print JSON, and nothing else, on standard output");
 }
@@ -29,6 +30,9 @@ Result<OverlapQuestion> resolve_overlap(const OverlapOptions& options) {
   if (!exchange) return exchange.error();
   auto target = parse_target(options.target.value_or("h200"));
   if (!target) return target.error();
+  auto route = parse_overlap_route(options.route);
+  if (!route) return route.error();
+  out.route = *route;
   constexpr std::int64_t kMostRanks = 1 << 20;  // the schedule says how many it takes
   if (options.ranks < 1 || options.ranks > kMostRanks) {
     return Error{ErrorCode::invalid_argument, fmt::format("--ranks {} is not a number of GPUs", options.ranks)};

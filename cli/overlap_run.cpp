@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "cli/options.hpp"
+#include "codegen/overlap/planner.hpp"
 #include "ordo/peers.hpp"
 #include "runtime/device.hpp"
 
@@ -92,8 +93,14 @@ void add_overlap_run_options(CLI::App& verb, OverlapRunOptions& options) {
   verb.add_option("--rows", options.rows, "Only rows of the suite whose text holds this, e.g. op=gemm-reduce-scatter")
       ->type_name("TEXT")
       ->needs(suite);
-  verb.add_option("--plan", options.plan, "An overlap-plan's text, in place of the planner's choice")->type_name("PLAN");
+  auto* plan =
+      verb.add_option("--plan", options.plan, "An overlap-plan's text, in place of the planner's choice")->type_name("PLAN");
   verb.add_option("--partial", options.partial, "Type that partial sums travel in: same or fp32 (same)")->type_name("TYPE");
+  verb.add_option("--route", options.route,
+                  "Of slices: direct (to where they are needed) or ring (direct); of a suite, only the products that can take it")
+      ->type_name("ROUTE")
+      ->check(CLI::IsMember({"direct", "ring"}))
+      ->excludes(plan);
   verb.add_option("--method", options.method, "auto: where it pays; overlapped; or apart: one behind the other (auto)")
       ->type_name("NAME")
       ->check(CLI::IsMember({"auto", "overlapped", "apart"}));
@@ -127,12 +134,27 @@ Result<std::vector<OverlapGemm>> resolve_products(const OverlapRunOptions& optio
   for (const std::string& text : texts) {
     auto problem = parse_overlap_gemm(text);
     if (!problem) return problem.error();
-    out.push_back(*problem);
+    const auto routes = routes_of(problem->op);
+    if (!options.suite || std::find(routes.begin(), routes.end(), route_of(options)) != routes.end()) out.push_back(*problem);
   }
+  if (out.empty())
+    return Error{ErrorCode::invalid_argument, fmt::format("--route {}: no row of the suite can take it", options.route)};
   return out;
 }
 
-Result<OverlappedGemmOptions> resolve_how(const OverlapRunOptions& options, const OverlapGemm& problem, const Target& target) {
+std::vector<OverlapRoute> routes_of(OverlapOp op) {
+  std::vector<OverlapRoute> out{OverlapRoute::direct};
+  const auto exchange = overlap::exchange_of(op);
+  if (exchange && overlap::check_route(*exchange, overlap::Route::ring)) out.push_back(OverlapRoute::ring);
+  return out;
+}
+
+OverlapRoute route_of(const OverlapRunOptions& options) {
+  return options.route == "ring" ? OverlapRoute::ring : OverlapRoute::direct;
+}
+
+Result<OverlappedGemmOptions> resolve_how(const OverlapRunOptions& options, const OverlapGemm& problem, const Target& target,
+                                          OverlapRoute route) {
   OverlappedGemmOptions out;
   if (options.method != "auto") out.overlap = options.method == "overlapped";
   if (options.plan) {
@@ -143,8 +165,8 @@ Result<OverlappedGemmOptions> resolve_how(const OverlapRunOptions& options, cons
   }
   auto partial = parse_output_type(options.partial);
   if (!partial) return partial.error();
-  if (*partial == OutputType::same) return out;
-  auto choice = make_overlap_plan(problem, target);
+  if (*partial == OutputType::same && route == OverlapRoute::direct) return out;
+  auto choice = make_overlap_plan(problem, target, true, route);
   if (!choice) return choice.error();
   out.plan = choice->plan;
   out.plan->partial = *partial;
@@ -156,7 +178,7 @@ void compile_all(const OverlapRunOptions& options, const measure::RankBench& wit
   constexpr unsigned kMostThreads = 8;
   std::vector<OverlapPlan> plans;
   for (const OverlapGemm& problem : problems) {
-    const auto how = resolve_how(options, problem, with.engine.target());
+    const auto how = resolve_how(options, problem, with.engine.target(), route_of(options));
     const auto choice = make_overlap_plan(problem, with.engine.target());
     if (!how || !choice) continue;
     plans.push_back(how->plan.value_or(choice->plan));

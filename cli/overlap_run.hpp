@@ -20,6 +20,7 @@ struct OverlapRunOptions {
   bool bias = false;
   std::optional<std::string> plan;
   std::string partial = "same", method = "auto", transport = "automatic";
+  std::string route;  ///< "": direct
   bool suite = false;
   std::string rows;
   double timeout = 30;
@@ -30,13 +31,20 @@ struct OverlapRunOptions {
 
 void add_overlap_run_options(CLI::App& verb, OverlapRunOptions& options);
 
-/// The products to run: the one of the options, or the lines of `suite` whose text holds --rows. A line is canonical text with
-/// "ranks" left out. Errors: invalid_argument, invalid_problem.
+/// The products to run: the one of the options, or the lines of `suite` whose text holds --rows and whose op can take --route. A
+/// line is canonical text with "ranks" left out. Errors: invalid_argument, invalid_problem.
 Result<std::vector<OverlapGemm>> resolve_products(const OverlapRunOptions& options, int ranks,
                                                   const std::vector<std::string>& suite);
 
-/// --plan, --partial and --method for `problem`. Errors: invalid_argument, invalid_plan.
-Result<OverlappedGemmOptions> resolve_how(const OverlapRunOptions& options, const OverlapGemm& problem, const Target& target);
+/// The routes that `op` can take.
+std::vector<OverlapRoute> routes_of(OverlapOp op);
+
+/// --route, else direct.
+OverlapRoute route_of(const OverlapRunOptions& options);
+
+/// --plan, --partial and --method for `problem`, by `route` unless the plan says. Errors: invalid_argument, invalid_plan.
+Result<OverlappedGemmOptions> resolve_how(const OverlapRunOptions& options, const OverlapGemm& problem, const Target& target,
+                                          OverlapRoute route);
 
 /// Compiles what `problems` will need, on several threads, beforehand. What fails is told when it is used.
 void compile_all(const OverlapRunOptions& options, const measure::RankBench& with, const std::vector<OverlapGemm>& problems,

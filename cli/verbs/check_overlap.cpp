@@ -49,12 +49,18 @@ Json check_json(const CheckOverlapOptions& options, const OverlapGemm& problem, 
 }
 
 void print_check(const OverlapGemm& problem, const measure::OverlapCheck& check) {
-  print("{}\n  {}, {} sub-slices: {}\n", to_text(problem), check.choice.overlap ? "overlapped" : "apart",
-        check.choice.plan.sub_slices, check.choice.reason);
+  print("{}\n  {}, {} sub-slices, route {}: {}\n", to_text(problem), check.choice.overlap ? "overlapped" : "apart",
+        check.choice.plan.sub_slices, to_string(check.choice.plan.route), check.choice.reason);
   print("  error {:.3f} of the bound, {} elements beyond it; bits {} over {} repeats; {}\n", check.deviation.worst,
         check.deviation.beyond, check.differing == 0 ? "the same" : "DIFFERENT", check.repeats,
         check.passed() ? "passed" : "FAILED");
   (void)std::fflush(stdout);
+}
+
+/// A suite covers every route unless one, or a plan, was asked for.
+std::vector<OverlapRoute> checked_routes(const CheckOverlapOptions& options, const OverlapGemm& problem) {
+  if (options.suite && options.route.empty() && !options.plan) return routes_of(problem.op);
+  return {route_of(options)};
 }
 
 Result<int> check_rank(const CheckOverlapOptions& options, const measure::RankBench& with) {
@@ -63,19 +69,21 @@ Result<int> check_rank(const CheckOverlapOptions& options, const measure::RankBe
   compile_all(options, with, *problems, false);
   const bool prints = with.communicator.rank() == 0;
   Json all = Json::array();
-  int failures = 0;
+  int checks = 0, failures = 0;
   for (const OverlapGemm& problem : *problems) {
-    auto how = resolve_how(options, problem, with.engine.target());
-    if (!how) return how.error();
-    auto check = measure::check_overlap(with, problem, *how, options.seed, static_cast<int>(options.repeats), options.delays);
-    if (!check) return Error{check.error().code, fmt::format("{}: {}", to_text(problem), check.error().message)};
-    failures += check->passed() ? 0 : 1;
-    if (prints && options.json) all.push_back(check_json(options, problem, with, *check));
-    if (prints && !options.json) print_check(problem, *check);
+    for (const OverlapRoute route : checked_routes(options, problem)) {
+      auto how = resolve_how(options, problem, with.engine.target(), route);
+      if (!how) return how.error();
+      auto check = measure::check_overlap(with, problem, *how, options.seed, static_cast<int>(options.repeats), options.delays);
+      if (!check) return Error{check.error().code, fmt::format("{}: {}", to_text(problem), check.error().message)};
+      ++checks;
+      failures += check->passed() ? 0 : 1;
+      if (prints && options.json) all.push_back(check_json(options, problem, with, *check));
+      if (prints && !options.json) print_check(problem, *check);
+    }
   }
   if (prints && options.json) print_json(all);
-  if (prints && !options.json)
-    print("{} products on {} ranks, {} failed\n", problems->size(), with.communicator.ranks(), failures);
+  if (prints && !options.json) print("{} products on {} ranks, {} failed\n", checks, with.communicator.ranks(), failures);
   return failures == 0 ? kOk : kFailedCheck;
 }
 
@@ -93,7 +101,8 @@ Verb add_check_overlap(CLI::App& app) {
   verb->add_flag("--delays", options->delays, "Ranks come late to every repeat, at random");
   verb->footer(
       "Examples:\n  ordo check overlap --op gemm-reduce-scatter --m 4097 --n 4096 --k 2048 --ranks 2 --repeats 100 --delays\n"
-      "  ordo launch -n 2 -- ordo check overlap --suite");
+      "  ordo launch -n 2 -- ordo check overlap --suite\n"
+      "A suite runs a product by every route that its op can take, unless --route or --plan says which.");
   return {verb,
           [options] { return run_ranks(*options, [&](const measure::RankBench& with) { return check_rank(*options, with); }); }};
 }

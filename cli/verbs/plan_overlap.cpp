@@ -26,6 +26,7 @@ Json advice_json(const OverlapQuestion& asked, const overlap::Advice& advice, co
           {"overlap", advice.overlap},
           {"method", advice.overlap ? "overlapped" : "collective-then-gemm"},
           {"sub_slices", advice.sub_slices},
+          {"route", to_string(asked.route)},
           {"transport", asked.of.peer_access ? "copy-engine" : "nccl"},
           {"slice_compute_ms", advice.step_compute * 1e3},
           {"slice_communication_ms", advice.step_communication * 1e3},
@@ -70,9 +71,9 @@ Verb add_plan_overlap(CLI::App& app) {
   return {verb, [options]() -> Result<int> {
             auto asked = resolve_overlap(*options);
             if (!asked) return asked.error();
-            auto advice = overlap::advise(asked->of, asked->target);
+            auto advice = overlap::advise(asked->of, asked->target, static_cast<overlap::Route>(asked->route));
             if (!advice) return advice.error();
-            auto choice = make_overlap_plan(asked->problem, asked->target, asked->of.peer_access);
+            auto choice = make_overlap_plan(asked->problem, asked->target, asked->of.peer_access, asked->route);
             if (!choice) return choice.error();
             if (options->json) {
               print_json(advice_json(*asked, *advice, choice->plan));

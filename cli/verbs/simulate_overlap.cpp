@@ -12,7 +12,7 @@ namespace ordo::cli {
 namespace {
 
 struct SimulateOverlapOptions : OverlapOptions {
-  std::string route = "direct", svg;
+  std::string svg;
   std::int64_t sub_slices = 0;
   double compute = 0, communication = 0, jitter = 0;
   std::vector<double> start;
@@ -27,15 +27,13 @@ struct Simulated {
 
 // With --compute and --communication the times of a whole slice are given; else they are the model's.
 Result<Simulated> simulate(const SimulateOverlapOptions& options, const OverlapQuestion& asked) {
-  auto route = overlap::parse_route(options.route);
-  if (!route) return route.error();
   int sub_slices = static_cast<int>(std::clamp<std::int64_t>(options.sub_slices, 0, 1 << 20));
   if (sub_slices == 0) {
     auto advice = overlap::advise(asked.of, asked.target);
     if (!advice) return advice.error();
     sub_slices = advice->sub_slices;
   }
-  auto schedule = overlap::schedule_of(asked.of, *route, sub_slices);
+  auto schedule = overlap::schedule_of(asked.of, static_cast<overlap::Route>(asked.route), sub_slices);
   if (!schedule) return schedule.error();
   overlap::TimelineCosts costs = overlap::costs_of(asked.of, asked.target, sub_slices);
   if (options.compute > 0) {
@@ -128,7 +126,6 @@ Verb add_simulate_overlap(CLI::App& app) {
   auto options = std::make_shared<SimulateOverlapOptions>();
   CLI::App* verb = app.add_subcommand("simulate", "Prove and time the steps and transfers of an overlapped operation");
   add_overlap_options(*verb, *options);
-  verb->add_option("--route", options->route, "direct (to where it is needed) or ring (direct)")->type_name("ROUTE");
   verb->add_option("--sub-slices", options->sub_slices, "Pieces of a slice (the planner's choice)")
       ->check(kInteger)
       ->check(CLI::Range(1, 64))

@@ -74,7 +74,7 @@ double tile_cost(const OverlapGemm& problem, const OverlapPlan& plan) {
 }
 
 /// The tile and how it is pipelined.
-OverlapPlan tiled(const OverlapGemm& problem, const Target& target) {
+OverlapPlan tiled(const OverlapGemm& problem, const Target& target, OverlapRoute route) {
   OverlapPlan fixed{.op = problem.op,
                     .ranks = static_cast<int>(problem.ranks),
                     .dtype = problem.dtype,
@@ -82,7 +82,8 @@ OverlapPlan tiled(const OverlapGemm& problem, const Target& target) {
                     .b = problem.b,
                     .out = problem.out,
                     .bias = problem.bias,
-                    .activation = problem.activation};
+                    .activation = problem.activation,
+                    .route = route};
   fixed.workers = std::max(1, target.sm_count / fixed.cluster);
   OverlapPlan best = fixed;
   for (const int width : {192, 128}) {
@@ -97,10 +98,11 @@ OverlapPlan tiled(const OverlapGemm& problem, const Target& target) {
 
 }  // namespace
 
-Result<OverlapChoice> make_overlap_plan(const OverlapGemm& problem, const Target& target, bool peer_access) {
+Result<OverlapChoice> make_overlap_plan(const OverlapGemm& problem, const Target& target, bool peer_access, OverlapRoute route) {
   if (auto valid = problem.validate(); !valid) return valid.error();
   OverlapChoice out;
-  out.plan = tiled(problem, target);
+  out.plan = tiled(problem, target, route);
+  if (auto valid = out.plan.validate(); !valid) return valid.error();
   if (problem.op == OverlapOp::gemm) {
     out.overlap = false;
     out.reason = "op gemm exchanges nothing";
@@ -108,7 +110,7 @@ Result<OverlapChoice> make_overlap_plan(const OverlapGemm& problem, const Target
   }
   auto asked = overlap::case_of(problem, out.plan.partial, peer_access);
   if (!asked) return asked.error();
-  auto advice = overlap::advise(*asked, target);
+  auto advice = overlap::advise(*asked, target, static_cast<overlap::Route>(route));
   if (!advice) return advice.error();
   out.overlap = advice->overlap;
   out.reason = advice->reason;

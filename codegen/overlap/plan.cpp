@@ -4,6 +4,7 @@
 #include "codegen/fields.hpp"
 #include "codegen/generate/overlap.hpp"
 #include "codegen/overlap/fields.hpp"
+#include "codegen/overlap/planner.hpp"
 #include "ordo/overlap.hpp"
 #include "templates/overlap/params.cuh"
 
@@ -55,6 +56,14 @@ Result<void> check_tile(const OverlapPlan& plan) {
   return {};
 }
 
+Result<void> check_ring(const OverlapPlan& plan) {
+  if (plan.route == OverlapRoute::direct) return {};
+  auto exchange = overlap::exchange_of(plan.op);
+  if (!exchange) return invalid("op gemm exchanges nothing; use route direct");
+  if (auto runs = overlap::check_route(*exchange, overlap::Route::ring); !runs) return invalid(runs.error().message);
+  return {};
+}
+
 /// What one rank or a slice at rest cannot have.
 Result<void> check_exchange(const OverlapPlan& plan) {
   const bool leaves = plan.op == OverlapOp::gemm_reduce_scatter || plan.op == OverlapOp::gemm_all_to_all;
@@ -100,7 +109,8 @@ std::vector<text::Field> fields_of(OverlapPlan& p) {
            text::integer_field("store_buffers", p.store_buffers), text::integer_field("cluster", p.cluster),
            text::integer_field("group_m", p.group_m), text::integer_field("workers", p.workers),
            text::integer_field("sub_slices", p.sub_slices), text::named_field("partial", p.partial, &parse_output_type),
-           text::named_field("transport", p.transport, &parse_transport)})
+           text::named_field("transport", p.transport, &parse_transport),
+           text::named_field("route", p.route, &parse_overlap_route)})
     fields.push_back(std::move(field));
   return fields;
 }
@@ -121,14 +131,25 @@ Result<Transport> parse_transport(std::string_view text) {
   return text::read_name(text, "transport", std::array{Transport::copy_engine, Transport::direct});
 }
 
+static_assert(static_cast<int>(OverlapRoute::ring) == static_cast<int>(overlap::Route::ring));
+
+std::string_view to_string(OverlapRoute route) { return overlap::to_string(static_cast<overlap::Route>(route)); }
+
+Result<OverlapRoute> parse_overlap_route(std::string_view text) {
+  auto route = overlap::parse_route(text);
+  if (!route) return route.error();
+  return static_cast<OverlapRoute>(*route);
+}
+
 Result<void> OverlapPlan::validate() const {
   if (to_string(op) == "unknown" || to_string(dtype) == "unknown" || to_string(a) == "unknown" || to_string(b) == "unknown" ||
       to_string(out) == "unknown" || to_string(activation) == "unknown" || to_string(partial) == "unknown" ||
-      to_string(transport) == "unknown") {
-    return invalid("op, dtype, a, b, out, activation, partial or transport is not one of its named values");
+      to_string(transport) == "unknown" || to_string(route) == "unknown") {
+    return invalid("op, dtype, a, b, out, activation, partial, transport or route is not one of its named values");
   }
   if (auto checked = check_ranges(*this); !checked) return checked;
   if (auto checked = check_exchange(*this); !checked) return checked;
+  if (auto checked = check_ring(*this); !checked) return checked;
   return check_tile(*this);
 }
 

@@ -130,7 +130,7 @@ TimelineCosts costs_of(const Case& c, const Target& target, int sub_slices) {
   return costs;
 }
 
-Result<Advice> advise(const Case& c, const Target& target) {
+Result<Advice> advise(const Case& c, const Target& target, Route route) {
   if (auto checked = check(c); !checked) return checked.error();
   const Constants constants = constants_of(target);
   const bool arrives = pattern_of(c.exchange) == Pattern::gather;
@@ -144,7 +144,7 @@ Result<Advice> advise(const Case& c, const Target& target) {
   out.threshold = constants.gemm_flops / constants.copy_bytes * c.element_bytes / 2;
   out.hides = out.step_communication <= out.step_compute;
   for (const int sub : kSubSlices) {
-    auto schedule = schedule_of(c, Route::direct, sub);
+    auto schedule = schedule_of(c, route, sub);
     if (!schedule) return schedule.error();
     auto timeline = simulate_steps(*schedule, costs_of(c, target, sub));
     if (!timeline) return timeline.error();

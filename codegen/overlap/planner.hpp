@@ -62,7 +62,7 @@ struct Advice {
 
 /// Simulates every number of sub-slices and compares with NCCL then GEMM. Pure. Errors: invalid_problem (sizes below 1),
 /// invalid_argument.
-ORDO_API Result<Advice> advise(const Case& of, const Target& target);
+ORDO_API Result<Advice> advise(const Case& of, const Target& target, Route route = Route::direct);
 
 /// The schedule of `of` with so many sub-slices, and the model's costs of it.
 ORDO_API Result<StepSchedule> schedule_of(const Case& of, Route route, int sub_slices);

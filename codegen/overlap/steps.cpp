@@ -119,6 +119,15 @@ class Builder {
   std::map<std::pair<int, int>, int> brought_;  ///< ring: (rank, sub): the transfer of the last hop
 };
 
+Result<void> check_ring_exists(Exchange exchange, Route route) {
+  const bool pairwise = exchange == Exchange::all_to_all || exchange == Exchange::to_all;
+  if (!pairwise || route == Route::direct) return {};
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("{} sends every slice to one rank alone; a ring would carry it past the others: use "
+                           "the direct route",
+                           to_string(exchange))};
+}
+
 }  // namespace
 
 std::string_view to_string(Exchange exchange) {
@@ -137,7 +146,15 @@ std::string_view to_string(Exchange exchange) {
   return "unknown";
 }
 
-std::string_view to_string(Route route) { return route == Route::ring ? "ring" : "direct"; }
+std::string_view to_string(Route route) {
+  switch (route) {
+    case Route::direct:
+      return "direct";
+    case Route::ring:
+      return "ring";
+  }
+  return "unknown";
+}
 
 Result<Exchange> parse_exchange(std::string_view text) {
   return text::read_name(
@@ -169,14 +186,18 @@ Result<StepSchedule> make_steps(const StepRequest& request) {
     return Error{ErrorCode::invalid_argument,
                  fmt::format("sub_slices is {}; it must be within 1 .. {}", request.sub_slices, kMostSubSlices)};
   }
-  const bool pairwise = request.exchange == Exchange::all_to_all || request.exchange == Exchange::to_all;
-  if (pairwise && request.route == Route::ring) {
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("{} sends every slice to one rank alone; a ring would carry it past the others: use "
-                             "the direct route",
-                             to_string(request.exchange))};
-  }
+  if (auto exists = check_ring_exists(request.exchange, request.route); !exists) return exists.error();
   return Builder(request).build();
+}
+
+Result<void> check_route(Exchange exchange, Route route) {
+  if (auto exists = check_ring_exists(exchange, route); !exists) return exists;
+  if (route == Route::direct || pattern_of(exchange) != Pattern::reduce) return {};
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("{} adds what the owner computed and then the partial sums of the others by rank, each rounded once; "
+                           "the running sum of a ring takes them in another order and is rounded at every hop: use the direct "
+                           "route",
+                           to_string(exchange))};
 }
 
 }  // namespace ordo::overlap

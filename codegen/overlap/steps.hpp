@@ -74,6 +74,11 @@ struct StepRequest {
 /// Errors (invalid_argument): ranks outside 1 .. 32, sub_slices outside 1 .. 64, a ring for an all-to-all.
 ORDO_API Result<StepSchedule> make_steps(const StepRequest& request);
 
+/// Whether an exchange that goes by `route` may run, and not only be simulated. A ring may for an all-gather alone: a sum that
+/// grows from rank to rank is taken in another order than the one OverlapGemm promises, and rounded at every hop. Errors:
+/// invalid_argument.
+ORDO_API Result<void> check_route(Exchange exchange, Route route);
+
 /// What prove_steps found. `violations` is empty for a schedule that may run; each names rank, step and slice.
 struct StepProof {
   std::vector<std::string> violations;

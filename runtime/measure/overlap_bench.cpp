@@ -260,6 +260,7 @@ OverlapPlan plan_alone(const OverlapPlan& plan, const Target& target) {
   out.ranks = out.sub_slices = 1;
   out.partial = OutputType::same;
   out.transport = Transport::copy_engine;
+  out.route = OverlapRoute::direct;
   out.group_m = OverlapPlan{}.group_m;
   out.workers = target.sm_count / plan.cluster;
   return out;

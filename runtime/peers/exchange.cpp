@@ -24,8 +24,12 @@ SliceExchange::SliceExchange(Communicator::Impl& group, ExchangeRequest request)
       rank_(group.links.rank()),
       ranks_(group.links.ranks()),
       ready_words_(static_cast<std::size_t>(ranks_ * request_.schedule.sub_slices)),
-      word_count_(3 * ready_words_ + static_cast<std::size_t>(ranks_)) {
+      word_count_(3 * ready_words_ + static_cast<std::size_t>(ranks_)),
+      sends_to_(static_cast<std::size_t>(ranks_)),
+      receives_from_(static_cast<std::size_t>(ranks_)) {
   for (const overlap::Transfer& t : request_.schedule.transfers) {
+    if (t.from == rank_) sends_to_[static_cast<std::size_t>(t.to)] = true;
+    if (t.to == rank_) receives_from_[static_cast<std::size_t>(t.from)] = true;
     arrives_at_end_ = arrives_at_end_ || t.needed_by == overlap::kAtEnd;
     slots_ = std::max(slots_, t.slot + 1);
   }
@@ -35,8 +39,9 @@ Result<std::unique_ptr<SliceExchange>> SliceExchange::create(Communicator::Impl&
   if (auto same = group.agree("problem and plan", request.description); !same) return same.error();
   const overlap::StepProof proof = overlap::prove_steps(request.schedule);
   if (!proof.violations.empty()) return Error{ErrorCode::invalid_plan, proof.violations.front()};
-  if (request.schedule.route != overlap::Route::direct || request.schedule.ranks != group.links.ranks() ||
-      request.places.size() != request.schedule.transfers.size()) {
+  if (auto runs = overlap::check_route(request.schedule.exchange, request.schedule.route); !runs)
+    return Error{ErrorCode::invalid_plan, runs.error().message};
+  if (request.schedule.ranks != group.links.ranks() || request.places.size() != request.schedule.transfers.size()) {
     return Error{ErrorCode::internal, "the schedule of an exchange does not fit its communicator"};
   }
   if (request.kernel_sends && group.transport == PeerTransport::nccl) {
@@ -98,7 +103,8 @@ CUdeviceptr SliceExchange::ready_at(int rank) const { return word(rank, 0); }
 
 std::size_t SliceExchange::ready_index(const overlap::Transfer& transfer) const {
   const bool at_end = transfer.needed_by == overlap::kAtEnd && !request_.kernel_sends;
-  return (at_end ? ready_words_ : 0) + static_cast<std::size_t>(transfer.from * request_.schedule.sub_slices + transfer.sub);
+  const int source = gathers() ? transfer.slice : transfer.from;  // whose it is, whoever brings it
+  return (at_end ? ready_words_ : 0) + static_cast<std::size_t>(source * request_.schedule.sub_slices + transfer.sub);
 }
 
 std::size_t SliceExchange::done_index(int slice, int sub) const {
@@ -240,18 +246,26 @@ Result<void> SliceExchange::send_slot(int slot, CUdeviceptr source) {
     if (t.from == rank_) out = &t;
     if (t.to == rank_) in = &t;
   }
-  if (out != nullptr && out->after_step != overlap::kNone) {
-    const CUdeviceptr done = word(rank_, done_index(out->slice, out->sub));
-    const bool again = out->needed_by == overlap::kAtEnd && arrives_at_end_ && out->slice == rank_ && ranks_ > 2;
-    if (auto complete = wait(copies_, done, place_of(*out).signals); !complete) return complete;
-    // What one rank owns goes to all others: the last of them takes the count back.
-    const bool last = !again || out->to == overlap::wrap(rank_ - 1, ranks_);
-    if (last) {
-      if (auto reset = write(copies_, done, 0); !reset) return reset;
-    }
+  if (out != nullptr) {
+    if (auto made = wait_until_made(*out); !made) return made;
   }
   if (!mapped()) return send_by_nccl(out, in, source);
   return out == nullptr ? Result<void>() : send_by_copy(*out, place_of(*out), source);
+}
+
+// What is sent has been computed here, or has arrived here.
+Result<void> SliceExchange::wait_until_made(const overlap::Transfer& t) {
+  if (t.after_transfer != overlap::kNone && mapped()) {  // NCCL's transfers follow each other on this stream
+    const overlap::Transfer& brought = request_.schedule.transfers[static_cast<std::size_t>(t.after_transfer)];
+    if (auto arrived = wait(copies_, word(rank_, ready_index(brought)), epoch_); !arrived) return arrived;
+  }
+  if (t.after_step == overlap::kNone) return {};
+  const CUdeviceptr done = word(rank_, done_index(t.slice, t.sub));
+  const bool again = t.needed_by == overlap::kAtEnd && arrives_at_end_ && t.slice == rank_ && ranks_ > 2;
+  if (auto complete = wait(copies_, done, place_of(t).signals); !complete) return complete;
+  // What one rank owns goes to all others: the last of them takes the count back.
+  const bool last = !again || t.to == overlap::wrap(rank_ - 1, ranks_);
+  return last ? write(copies_, done, 0) : Result<void>();
 }
 
 Result<void> SliceExchange::send_by_copy(const overlap::Transfer& t, const ChunkPlace& place, CUdeviceptr source) {
@@ -303,7 +317,7 @@ Result<void> SliceExchange::give_back(CUstream stream) {
   }
   if (!arrives_at_end_ && mapped()) {
     for (int rank = 0; rank < ranks_; ++rank) {
-      if (rank == rank_) continue;
+      if (!receives_from_[static_cast<std::size_t>(rank)]) continue;
       if (auto told = write(copies_, word(rank, empty_index(rank_)), frozen_ ? epoch_ - 1 : epoch_); !told) return told;
     }
   }
@@ -316,12 +330,12 @@ std::string SliceExchange::explain(const std::uint32_t* words) const {
   const auto add = [&](const std::string& what) { text += (text.empty() ? "" : "; ") + what; };
   for (const overlap::Transfer& t : request_.schedule.transfers) {
     if (t.to == rank_ && place_of(t).bytes > 0 && lacks(ready_index(t), epoch_)) {
-      add(fmt::format("rank {} waits for slice {}.{} of rank {}: expected {}, saw {}", rank_, t.slice, t.sub, t.from, epoch_,
+      add(fmt::format("rank {} waits for slice {}.{} from rank {}: expected {}, saw {}", rank_, t.slice, t.sub, t.from, epoch_,
                       words[ready_index(t)]));
     }
   }
   for (int rank = 0; rank < ranks_; ++rank) {
-    if (rank == rank_ || !mapped() || !lacks(empty_index(rank), epoch_ - 1)) continue;
+    if (!sends_to_[static_cast<std::size_t>(rank)] || !mapped() || !lacks(empty_index(rank), epoch_ - 1)) continue;
     add(fmt::format("rank {} waits until rank {} has read what it sent: expected {}, saw {}", rank_, rank, epoch_ - 1,
                     words[empty_index(rank)]));
   }

@@ -7,6 +7,8 @@
 //   copy stream     for each transfer in the order of its queue: wait for done[chunk] (and reset it) where the kernel makes what
 //   is sent;
 //                   wait for empty[to]; copy to the slot at `to`; write ready[me][chunk] there
+//                   on a ring, of a slice that another rank brought: wait for its ready[slice][chunk] before, and copy it on out
+//                   of the receive buffer; slots and words of a ring go by slice
 //   kernel          waits for ready[source][chunk] before it reads a chunk; adds to done[chunk] as it stores
 //   copy stream     behind the kernel: write empty[me] at every source
 //
@@ -34,14 +36,14 @@ namespace ordo::peers {
 /// Where one transfer's bytes begin, and how many signals of the kernel make its chunk complete.
 struct ChunkPlace {
   std::size_t from_offset = 0;  ///< in the sender's buffer
-  bool from_received = false;   ///< which is the one that slices arrive in, where its own part of the output lies
+  bool from_received = false;   ///< which is the one that slices arrive in: what it passes on, or its own part of the output
   std::size_t to_offset = 0;    ///< in the receiver's receive buffer
   std::size_t bytes = 0;
   std::uint32_t signals = 0;  ///< that done[] counts up to; 0 where nothing is computed first
 };
 
 struct ExchangeRequest {
-  overlap::StepSchedule schedule;  ///< Route::direct
+  overlap::StepSchedule schedule;  ///< that check_route lets run
   std::vector<ChunkPlace> places;  ///< by transfer, the same on every rank
   std::size_t receive_bytes = 0;   ///< the symmetric buffer that slices arrive in
   std::size_t send_bytes = 0;      ///< a local buffer that the kernel stores what leaves in; 0: the caller's own is sent
@@ -96,6 +98,7 @@ class SliceExchange {
   Result<void> enter(CUstream stream);
   Result<void> send_all(CUdeviceptr source);
   Result<void> send_slot(int slot, CUdeviceptr source);
+  Result<void> wait_until_made(const overlap::Transfer& transfer);
   Result<void> send_by_copy(const overlap::Transfer& transfer, const ChunkPlace& place, CUdeviceptr source);
   [[nodiscard]] CUdeviceptr from(const ChunkPlace& place, CUdeviceptr source) const;
   Result<void> send_by_nccl(const overlap::Transfer* out, const overlap::Transfer* in, CUdeviceptr source);
@@ -124,8 +127,9 @@ class SliceExchange {
   ExchangeRequest request_;
   int rank_, ranks_;
   std::size_t ready_words_, word_count_;
-  std::size_t words_offset_ = 0;  ///< in memory_, behind the receive buffer
-  bool arrives_at_end_ = false;   ///< what arrives is the caller's output: it may be overwritten only from the next launch on
+  std::size_t words_offset_ = 0;                ///< in memory_, behind the receive buffer
+  std::vector<bool> sends_to_, receives_from_;  ///< by rank
+  bool arrives_at_end_ = false;  ///< what arrives is the caller's output: it may be overwritten only from the next launch on
   int slots_ = 0;
   SymmetricMemory memory_;
   CUdeviceptr sent_ = 0;

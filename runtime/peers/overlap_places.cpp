@@ -51,10 +51,14 @@ class Places {
     return static_cast<std::size_t>(rows * pitch * element);
   }
 
+  /// From A where the slice is the sender's own, else from where another rank brought it: at the same place of every rank.
   [[nodiscard]] ChunkPlace gathered(const overlap::Transfer& t, Rows rows, std::int64_t line, std::int64_t first_row) const {
     const std::int64_t pitch = buffers_.receive_pitch;
-    return {.from_offset = lines(first_row + rows.begin, pitch, 2),
-            .to_offset = static_cast<std::size_t>(t.from) * buffers_.receive_slot_bytes + lines(rows.begin, pitch, 2),
+    const std::size_t to = static_cast<std::size_t>(t.slice) * buffers_.receive_slot_bytes + lines(rows.begin, pitch, 2);
+    const bool own = t.slice == t.from;
+    return {.from_offset = own ? lines(first_row + rows.begin, pitch, 2) : to,
+            .from_received = !own,
+            .to_offset = to,
             .bytes = bytes(rows.size, line, pitch, 2)};
   }
 
@@ -104,7 +108,8 @@ class Places {
 Result<ExchangeRequest> exchange_request(const OverlapGemm& problem, const OverlapPlan& plan, bool overlaps) {
   auto exchange = overlap::exchange_of(problem.op);
   if (!exchange) return exchange.error();
-  auto schedule = overlap::make_steps({*exchange, overlap::Route::direct, static_cast<int>(problem.ranks), plan.sub_slices, {}});
+  auto schedule = overlap::make_steps(
+      {*exchange, static_cast<overlap::Route>(plan.route), static_cast<int>(problem.ranks), plan.sub_slices, {}});
   if (!schedule) return schedule.error();
   const Places places(problem, plan);
   const OverlapBuffers& buffers = places.buffers();

@@ -18,7 +18,7 @@ constexpr std::uint32_t kMostText = 1024;
 enum Kind : std::uint32_t {
   alarm_failed = 1,  ///< with what failed here
   alarm_leaving = 2,
-  alarm_relayed = 3,  ///< leaving after a failure: with what failed first, wherever
+  alarm_relayed = 3,  ///< of a failure that was heard of, or leaving after one: with what failed first, wherever
 };
 
 struct Frame {
@@ -86,7 +86,8 @@ Result<void> Watchdog::status() const {
 }
 
 Result<void> Watchdog::examine() {
-  if (auto checked = check_watched(); !checked) fail(checked.error(), true);
+  read_alarms();
+  if (auto checked = check_watched(); !checked) fail(checked.error(), Heard::here);
   return status();
 }
 
@@ -94,7 +95,7 @@ Result<void> Watchdog::check_watched() {
   const std::scoped_lock lock(mutex_);
   for (Watched* watched : watched_) {
     if (failure_) {
-      watched->release();  // again: work that was queued behind the first wait waits anew
+      if (told_) watched->release();  // again: work that was queued behind the first wait waits anew
     } else if (auto checked = watched->check(); !checked) {
       return checked;
     }
@@ -102,12 +103,12 @@ Result<void> Watchdog::check_watched() {
   return {};
 }
 
-void Watchdog::raise(const Error& error) { fail(error, true); }
+void Watchdog::raise(const Error& error) { fail(error, Heard::here); }
 
 void Watchdog::add(Watched& watched) {
   const std::scoped_lock lock(mutex_);
   watched_.push_back(&watched);
-  if (failure_) watched.release();
+  if (told_) watched.release();
 }
 
 void Watchdog::remove(Watched& watched) {
@@ -115,16 +116,20 @@ void Watchdog::remove(Watched& watched) {
   std::erase(watched_, &watched);
 }
 
-void Watchdog::fail(const Error& error, bool tell) {
+void Watchdog::fail(const Error& error, Heard heard) {
   {
     const std::scoped_lock lock(mutex_);
     if (failure_) return;
     failure_ = error;
     failed_ = true;
     std::atomic_ref(*static_cast<std::uint32_t*>(abort_.host())).store(1, std::memory_order_release);
-    for (Watched* watched : watched_) watched->release();
   }
-  if (tell) tell_all(alarm_failed, error.message);
+  // First all hear of it: copies that are released carry undefined data, and the words behind them say that it is there. What was
+  // heard from one peer is told too, for that one may not have told the others yet.
+  tell_all(heard == Heard::here ? alarm_failed : alarm_relayed, error.message);
+  const std::scoped_lock lock(mutex_);
+  told_ = true;
+  for (Watched* watched : watched_) watched->release();
 }
 
 void Watchdog::tell_all(std::uint32_t kind, const std::string& text) const {
@@ -143,23 +148,29 @@ void Watchdog::run() {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   driver_.threadExchangeStreamCaptureMode(&mode);
   std::vector<pollfd> polled;
-  std::vector<int> ranks;
   for (;;) {
     polled.assign(1, {wake_.get(), POLLIN, 0});
-    ranks.assign(1, -1);
-    for (int rank = 0; rank < links_.ranks(); ++rank) {
-      const Socket& socket = links_.socket(Channel::alarm, rank);
-      if (!socket.valid() || left_[static_cast<std::size_t>(rank)]) continue;
-      polled.push_back({socket.fd(), POLLIN, 0});
-      ranks.push_back(rank);
+    {
+      const std::scoped_lock lock(reading_);
+      for (int rank = 0; rank < links_.ranks(); ++rank) {
+        const Socket& socket = links_.socket(Channel::alarm, rank);
+        if (socket.valid() && !left_[static_cast<std::size_t>(rank)]) polled.push_back({socket.fd(), POLLIN, 0});
+      }
     }
     ::poll(polled.data(), polled.size(), static_cast<int>(kTick.count()));
     if (polled[0].revents != 0) return;
-    for (std::size_t i = 1; i < polled.size(); ++i) {
-      if (polled[i].revents != 0) read_alarm(ranks[i]);
-    }
-    const auto checked = check_watched();
-    if (!checked) fail(checked.error(), true);
+    read_alarms();
+    if (auto checked = check_watched(); !checked) fail(checked.error(), Heard::here);
+  }
+}
+
+void Watchdog::read_alarms() {
+  const std::scoped_lock lock(reading_);
+  for (int rank = 0; rank < links_.ranks(); ++rank) {
+    const Socket& socket = links_.socket(Channel::alarm, rank);
+    if (!socket.valid() || left_[static_cast<std::size_t>(rank)]) continue;
+    pollfd polled{socket.fd(), POLLIN, 0};
+    if (::poll(&polled, 1, 0) > 0) read_alarm(rank);
   }
 }
 
@@ -175,11 +186,12 @@ void Watchdog::read_alarm(int rank) {
   }
   left_[static_cast<std::size_t>(rank)] = true;
   if (!got) {
-    fail({ErrorCode::io, fmt::format("rank {} ended without taking leave (killed, or its process crashed)", rank)}, false);
+    fail({ErrorCode::io, fmt::format("rank {} ended without taking leave (killed, or its process crashed)", rank)},
+         Heard::from_another);
   } else if (frame.kind == alarm_failed) {
-    fail({ErrorCode::io, fmt::format("rank {} failed: {}", rank, text)}, false);
+    fail({ErrorCode::io, fmt::format("rank {} failed: {}", rank, text)}, Heard::from_another);
   } else if (frame.kind == alarm_relayed) {
-    fail({ErrorCode::io, text}, false);
+    fail({ErrorCode::io, text}, Heard::from_another);
   }
 }
 

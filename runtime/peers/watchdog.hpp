@@ -61,7 +61,9 @@ class Watchdog {
   /// The first failure, of this rank or of another.
   [[nodiscard]] Result<void> status() const;
 
-  /// status(), after a look at what is watched: once a stream's work is done, whether it succeeded.
+  /// status(), after a look at what is watched and at what peers have raised: once a stream's work is done, whether it succeeded.
+  /// A rank tells all others of a failure before it ends its streams' waits, so that whoever received what was copied behind them
+  /// learns here that it is undefined.
   Result<void> examine();
 
   /// This rank failed: tells all peers, sets the abort word, releases what is watched. The first failure stays.
@@ -78,8 +80,10 @@ class Watchdog {
   Watchdog(const Driver& driver, CUcontext context, const Links& links, PinnedMemory abort, FileDescriptor wake);
   void run();
   Result<void> check_watched();
+  void read_alarms();
   void read_alarm(int rank);
-  void fail(const Error& error, bool tell);
+  enum class Heard { here, from_another };
+  void fail(const Error& error, Heard heard);
   void tell_all(std::uint32_t kind, const std::string& text) const;
 
   const Driver& driver_;
@@ -90,10 +94,12 @@ class Watchdog {
 
   mutable std::mutex mutex_;  ///< of all below
   std::optional<Error> failure_;
+  bool told_ = false;  ///< all peers, of the failure
   std::vector<Watched*> watched_;
 
   std::atomic<bool> failed_{false};
-  std::vector<bool> left_;  ///< by rank: took leave. The thread's own.
+  std::mutex reading_;      ///< of the alarm channels, and of:
+  std::vector<bool> left_;  ///< by rank: took leave
   std::thread thread_;
 };
 

@@ -146,6 +146,29 @@ TEST_CASE("two GPUs: a rank that is killed in the middle of launches fails the o
   }
 }
 
+TEST_CASE("two GPUs: on a ring of three, a rank that is killed fails the one behind it and the one that it would have reached") {
+  ORDO_NEED_TWO_GPUS();
+  CommunicatorOptions options;
+  options.timeout = 20s;
+  const auto endings = on_gpus(3, Ranks::processes, options, on_rank([](OverlapRank& rank) -> Ending {
+                                 OverlapGemm problem = of_two_ranks(OverlapOp::all_gather_gemm);
+                                 problem.ranks = 3;
+                                 auto product = OverlapRank::Product::create(rank, problem, by_ring(rank, problem));
+                                 if (!product) return product.error().message;
+                                 for (int launch = 1; launch <= 40; ++launch) {
+                                   if (rank.group().links.rank() == 1 && launch == 20) ::kill(::getpid(), SIGKILL);
+                                   if (auto ok = (*product)->launch(); !ok) return ok.error().message;
+                                 }
+                                 const auto start = Clock::now();
+                                 const auto result = (*product)->result();
+                                 if (result) return "a result";
+                                 return Clock::now() - start > 10s ? "late" : result.error().message;
+                               }));
+  CHECK(contains(endings[0], "rank 1"));
+  CHECK(endings[1] == "signal 9");
+  CHECK(contains(endings[2], "rank 1"));
+}
+
 TEST_CASE("two GPUs: overlapped products of another shape or plan are an error on both, and the ranks go on") {
   ORDO_NEED_TWO_GPUS();
   check_all(on_two_gpus(Ranks::processes, {}, on_rank([](OverlapRank& rank) -> Ending {

@@ -28,8 +28,9 @@ Result<std::unique_ptr<OverlapRank>> OverlapRank::create(Communicator& communica
   return std::unique_ptr<OverlapRank>(new OverlapRank(communicator, *std::move(engine), *std::move(bench)));
 }
 
-Result<std::unique_ptr<OverlapRank::Product>> OverlapRank::Product::create(OverlapRank& rank, const OverlapGemm& problem) {
-  auto product = OverlappedGemm::create(rank.communicator_, rank.engine_, problem);
+Result<std::unique_ptr<OverlapRank::Product>> OverlapRank::Product::create(OverlapRank& rank, const OverlapGemm& problem,
+                                                                           const OverlappedGemmOptions& options) {
+  auto product = OverlappedGemm::create(rank.communicator_, rank.engine_, problem, options);
   if (!product) return product.error();
   std::unique_ptr<Product> out(new Product(rank, *std::move(product)));
   const int me = rank.communicator_.rank();
@@ -66,6 +67,12 @@ Result<std::vector<unsigned char>> OverlapRank::Product::result() {
   const CUresult copied = group.driver().memcpyDtoH(bytes.data(), reinterpret_cast<CUdeviceptr>(d().data), bytes.size());
   if (auto ok = group.driver().check(copied, "copy of D"); !ok) return ok.error();
   return bytes;
+}
+
+OverlappedGemmOptions by_ring(OverlapRank& rank, const OverlapGemm& problem) {
+  OverlappedGemmOptions options;
+  options.plan = make_overlap_plan(problem, rank.with().engine.target(), true, OverlapRoute::ring)->plan;
+  return options;
 }
 
 Body on_rank(std::function<Ending(OverlapRank&)> body) {

@@ -22,7 +22,8 @@ class OverlapRank {
   /// One problem with random inputs.
   class Product {
    public:
-    static Result<std::unique_ptr<Product>> create(OverlapRank& rank, const OverlapGemm& problem);
+    static Result<std::unique_ptr<Product>> create(OverlapRank& rank, const OverlapGemm& problem,
+                                                   const OverlappedGemmOptions& options = {});
     /// Enqueues it on the rank's stream.
     Result<void> launch();
     Result<void> poison();
@@ -48,6 +49,9 @@ class OverlapRank {
   Engine engine_;
   measure::Workbench bench_;
 };
+
+/// The planner's plan, but round a ring. The op can take one.
+OverlappedGemmOptions by_ring(OverlapRank& rank, const OverlapGemm& problem);
 
 /// A body of on_two_gpus that works with an OverlapRank.
 Body on_rank(std::function<Ending(OverlapRank&)> body);

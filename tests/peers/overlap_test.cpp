@@ -20,8 +20,8 @@ Ending check(OverlapRank& rank, const OverlapGemm& problem, const OverlappedGemm
 }
 
 /// A graph of two launches, replayed between plain ones; each result is compared with the first launch's bits.
-Ending replay(OverlapRank& rank, const OverlapGemm& problem) {
-  auto made = OverlapRank::Product::create(rank, problem);
+Ending replay(OverlapRank& rank, const OverlapGemm& problem, const OverlappedGemmOptions& options = {}) {
+  auto made = OverlapRank::Product::create(rank, problem, options);
   if (!made) return made.error().message;
   OverlapRank::Product& product = **made;
   const Driver& d = rank.group().driver();
@@ -142,6 +142,31 @@ TEST_CASE("two GPUs: a graph of overlapped launches is replayed and mixed with o
                           }
                           return "";
                         })));
+}
+
+// Two ranks pass nothing on. Four share the GPUs where there are only two.
+TEST_CASE("two GPUs: all-gathers round a ring of two, three and four ranks, overlapped, apart, and in graphs") {
+  ORDO_NEED_TWO_GPUS();
+  for (const int ranks : {2, 3, 4}) {
+    CAPTURE(ranks);
+    check_all(on_gpus(ranks, Ranks::processes, {}, on_rank([ranks](OverlapRank& rank) -> Ending {
+                        for (const auto& [m, n, k] : {std::tuple(2048, 2048, 1024), {1001, 1000, 77}, {3, 2, 3}}) {
+                          OverlapGemm problem = product(OverlapOp::all_gather_gemm, m, n, k);
+                          problem.ranks = ranks;
+                          for (const int subs : {1, 3}) {
+                            for (const std::optional<bool> overlap : {std::optional(true), std::optional(false)}) {
+                              OverlappedGemmOptions options = by_ring(rank, problem);
+                              options.overlap = overlap;
+                              options.plan->sub_slices = subs;
+                              if (auto ending = check(rank, problem, options, 10); !ending.empty()) return ending;
+                            }
+                          }
+                        }
+                        OverlapGemm problem = product(OverlapOp::all_gather_gemm);
+                        problem.ranks = ranks;
+                        return replay(rank, problem, by_ring(rank, problem));
+                      })));
+  }
 }
 
 }  // namespace ordo

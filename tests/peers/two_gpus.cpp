@@ -15,19 +15,22 @@ int gpus() {
 }
 
 std::vector<Ending> on_two_gpus(Ranks kind, const CommunicatorOptions& options, const Body& body) {
-  constexpr int kRanks = 2;
+  return on_gpus(2, kind, options, body);
+}
+
+std::vector<Ending> on_gpus(int ranks, Ranks kind, const CommunicatorOptions& options, const Body& body) {
   const std::string address = new_address();
-  const auto one = [&](int rank) -> Ending {
-    auto world = join_world(address, rank, kRanks, options.timeout);
+  const auto one = [&, devices = gpus()](int rank) -> Ending {
+    auto world = join_world(address, rank, ranks, options.timeout);
     if (!world) return world.error().message;
-    world->local_rank = rank;
+    world->local_rank = rank % devices;
     auto made = Communicator::create(*world, options);
     return made ? body(*made) : made.error().message;
   };
-  if (kind == Ranks::processes) return run_processes(kRanks, one);
+  if (kind == Ranks::processes) return run_processes(ranks, one);
   const auto all = run_processes(1, [&](int) -> Ending {
     Ending joined;
-    for (const Ending& ending : run_threads(kRanks, one)) joined += ending;
+    for (const Ending& ending : run_threads(ranks, one)) joined += ending;
     return joined;
   });
   return all;

@@ -31,6 +31,9 @@ using Body = std::function<Ending(Communicator&)>;
 /// A rank a GPU (two of them), each with a communicator. Threads share one process that is made for them.
 std::vector<Ending> on_two_gpus(Ranks kind, const CommunicatorOptions& options, const Body& body);
 
+/// The same with `ranks` ranks, which take turns at the GPUs where there are fewer of those.
+std::vector<Ending> on_gpus(int ranks, Ranks kind, const CommunicatorOptions& options, const Body& body);
+
 /// All endings are empty.
 void check_all(const std::vector<Ending>& endings);
 

@@ -44,6 +44,13 @@ TEST_CASE("overlap: canonical texts read back") {
                          .partial = OutputType::fp32,
                          .transport = Transport::direct};
   CHECK(*parse_overlap_plan(to_text(plan)) == plan);
+  const OverlapPlan ring{.op = OverlapOp::all_gather_gemm, .ranks = 4, .route = OverlapRoute::ring};
+  CHECK(to_text(ring).ends_with(" partial=same transport=copy-engine route=ring"));
+  CHECK(*parse_overlap_plan(to_text(ring)) == ring);
+  // Texts from before there was a route.
+  CHECK(*parse_overlap_plan("overlap-plan op=all-gather-gemm ranks=4 sub_slices=1 partial=same transport=copy-engine") ==
+        OverlapPlan{.op = OverlapOp::all_gather_gemm, .ranks = 4});
+  CHECK(!parse_overlap_plan("overlap-plan op=all-gather-gemm ranks=4 route=circle").ok());
   CHECK(*parse_overlap_plan("overlap-plan") == OverlapPlan{});
   CHECK(!parse_overlap_plan("overlap-plan bias=true").ok());
   CHECK(!parse_overlap_gemm("overlap-gemm m=1 n=1 k=1 m=2").ok());
@@ -73,7 +80,24 @@ TEST_CASE("overlap: rules name what was found") {
   refused(plan.validate(), "transport direct");
   plan = {.partial = OutputType::fp32};
   refused(plan.validate(), "partial fp32");
+  plan = {.route = OverlapRoute::ring};
+  refused(plan.validate(), "op gemm exchanges nothing");
+  plan = {.op = OverlapOp::gemm_all_reduce, .ranks = 2, .route = OverlapRoute::ring};
+  refused(plan.validate(), "plan: gemm-all-reduce adds what the owner computed");
+  plan = {.op = OverlapOp::gemm_all_to_all, .ranks = 2, .route = OverlapRoute::ring};
+  refused(plan.validate(), "a ring would carry it past the others");
   refused(check_fit({.m = 1, .n = 1, .k = 1, .bias = true}, OverlapPlan{}), "bias is true and the plan's false");
+}
+
+TEST_CASE("overlap: plans that differ in what the kernel does not know share its text") {
+  const OverlapPlan plan{.op = OverlapOp::all_gather_gemm, .ranks = 4};
+  OverlapPlan other = plan;
+  other.group_m = 2;
+  other.workers = 3;
+  other.sub_slices = 4;
+  other.route = OverlapRoute::ring;
+  CHECK(generate(plan, Target{})->text == generate(other, Target{})->text);
+  CHECK(to_text(plan) != to_text(other));
 }
 
 TEST_CASE("overlap: every tile of every slice once, own slice where its op wants it") {

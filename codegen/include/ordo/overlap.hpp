@@ -46,16 +46,25 @@ enum class Transport {
   direct,       ///< stored by the kernel straight into the owner's memory
 };
 
+/// Between which ranks slices travel.
+enum class OverlapRoute {
+  direct,  ///< from the rank that has a slice straight to each that needs it
+  ring,    ///< from rank r to rank r+1 alone, which passes it on once it is there. all_gather_gemm only: an all-to-all's slices
+           ///< are for one rank each, and a sum that grows on its way has another order and more roundings than OverlapGemm's
+};
+
 ORDO_API std::string_view to_string(OverlapOp op);
 ORDO_API std::string_view to_string(Storage storage);
 ORDO_API std::string_view to_string(Activation activation);
 ORDO_API std::string_view to_string(OutputType type);
 ORDO_API std::string_view to_string(Transport transport);
+ORDO_API std::string_view to_string(OverlapRoute route);
 ORDO_API Result<OverlapOp> parse_overlap_op(std::string_view text);
 ORDO_API Result<Storage> parse_storage(std::string_view text);
 ORDO_API Result<Activation> parse_activation(std::string_view text);
 ORDO_API Result<OutputType> parse_output_type(std::string_view text);
 ORDO_API Result<Transport> parse_transport(std::string_view text);
+ORDO_API Result<OverlapRoute> parse_overlap_route(std::string_view text);
 
 /// One product on each of `ranks` ranks. A is [m, k], B [k, n], D [m, n] (gemm_reduce_scatter: this rank's rows of it;
 /// gemm_all_to_all: [ranks * m, this rank's columns of n]): the sizes of what one rank computes. Sums are fp32; D is rounded
@@ -109,6 +118,7 @@ struct OverlapPlan {
   int sub_slices = 1;                     ///< chunks of a slice that move and are waited for one by one
   OutputType partial = OutputType::same;  ///< partial sums travel in this type
   Transport transport = Transport::copy_engine;
+  OverlapRoute route = OverlapRoute::direct;
 
   /// The rules of the type itself (ranges and combinations a kernel exists for), without a problem.
   [[nodiscard]] ORDO_API Result<void> validate() const;
@@ -139,11 +149,14 @@ struct OverlapChoice {
 };
 
 /// The plan for a problem, whether overlapping pays, and why. `peer_access`: the ranks map each other's memory; else NCCL moves
-/// the slices. Every rank makes the same choice from the same arguments. Pure. Errors: those of problem.validate().
-ORDO_API Result<OverlapChoice> make_overlap_plan(const OverlapGemm& problem, const Target& target, bool peer_access = true);
+/// the slices. `route`: as asked; where every GPU reaches every other at full rate a ring gains nothing, so it is never chosen
+/// unasked. Every rank makes the same choice from the same arguments. Pure. Errors: those of problem.validate(); invalid_plan (a
+/// ring that the op cannot take).
+ORDO_API Result<OverlapChoice> make_overlap_plan(const OverlapGemm& problem, const Target& target, bool peer_access = true,
+                                                 OverlapRoute route = OverlapRoute::direct);
 
 /// The one kernel of the plan ("overlap", entry ordo_overlap). Pure and thread-safe; plans that differ in run-time fields
-/// (group_m, workers, sub_slices) give the same text.
+/// (group_m, workers, sub_slices, route) give the same text.
 ORDO_API Result<KernelSource> generate(const OverlapPlan& plan, const Target& target);
 
 }  // namespace ordo

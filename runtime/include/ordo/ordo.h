@@ -296,8 +296,9 @@ typedef struct ordo_overlapped_gemm_tensors {
   const void* bias; /* [n] in A's type, 16-byte aligned; looked at only if the problem has one */
 } ordo_overlapped_gemm_tensors;
 
-/* Collective: plans (or takes `plan`, what ordo_overlap_plan_text() gives; else NULL), compiles, and makes the buffers that the ranks
- * share. One object serves every layer of the same shape. The communicator must outlive it. */
+/* Collective: plans (or takes `plan`, what ordo_overlap_plan_text() gives, edited if need be: "route=ring" passes the slices of an
+ * all-gather-gemm on from rank to rank; else NULL), compiles, and makes the buffers that the ranks share. One object serves every
+ * layer of the same shape. The communicator must outlive it. */
 ORDO_C_API ordo_status ordo_overlapped_gemm_create(ordo_communicator* communicator, ordo_engine* engine, const char* problem,
                                                    const char* plan, ordo_overlapped_gemm** out);
 ORDO_C_API const char* ordo_overlapped_gemm_plan_text(const ordo_overlapped_gemm* product);

@@ -61,6 +61,23 @@ TEST_CASE("overlap plan: partial sums come in at least two chunks, for the kerne
   }
 }
 
+TEST_CASE("overlap plan: a ring where it is asked for, and no slower than straight in the model") {
+  const OverlapGemm problem{.op = OverlapOp::all_gather_gemm, .m = 8192, .n = 8192, .k = 8192, .ranks = 4};
+  CHECK(choose(problem).plan.route == OverlapRoute::direct);
+  const auto ring = make_overlap_plan(problem, Target{}, true, OverlapRoute::ring);
+  REQUIRE_MESSAGE(ring, ring.error().message);
+  CHECK(ring->plan.route == OverlapRoute::ring);
+  CHECK(ring->predicted_ms == doctest::Approx(choose(problem).predicted_ms).epsilon(0.05));
+  for (const OverlapOp op : kOps) {
+    if (op == OverlapOp::all_gather_gemm) continue;
+    const auto refused =
+        make_overlap_plan({.op = op, .m = 8192, .n = 8192, .k = 8192, .ranks = 2}, Target{}, true, OverlapRoute::ring);
+    REQUIRE(!refused);
+    CHECK(refused.error().code == ErrorCode::invalid_plan);
+    CHECK(refused.error().message.find("use the direct route") != std::string::npos);
+  }
+}
+
 TEST_CASE("overlap plan: one after the other without peer access or other ranks, and says so") {
   const OverlapGemm problem{.op = OverlapOp::all_gather_gemm, .m = 8192, .n = 8192, .k = 8192, .ranks = 2};
   const OverlapChoice apart = choose(problem, "h200", false);

@@ -117,13 +117,28 @@ TEST_CASE("overlap: the proof passes for every exchange, route, rank count and s
   CHECK_FALSE(make_steps({Exchange::all_gather, Route::direct, 2, 0, {}}));
 }
 
+TEST_CASE("overlap: a ring runs for an all-gather alone, and the others say why not") {
+  for (const Exchange exchange : kExchanges) {
+    CAPTURE(to_string(exchange));
+    CHECK(check_route(exchange, Route::direct));
+    const auto ring = check_route(exchange, Route::ring);
+    CHECK(ring.ok() == (exchange == Exchange::all_gather));
+    if (ring) continue;
+    CHECK(contains(ring.error().message, ring_exists(exchange) ? "rounded at every hop" : "carry it past the others"));
+    CHECK(contains(ring.error().message, to_string(exchange)));
+  }
+}
+
 TEST_CASE("overlap: in every slot a rank sends to one and receives from one") {
   for (const Exchange exchange : kExchanges) {
-    const StepSchedule schedule = steps(exchange, Route::direct, 5, 3);
-    std::set<std::pair<int, int>> senders, receivers;
-    for (const Transfer& t : schedule.transfers) {
-      CHECK(senders.insert({t.slot, t.from}).second);
-      CHECK(receivers.insert({t.slot, t.to}).second);
+    for (const Route route : {Route::direct, Route::ring}) {
+      if (route == Route::ring && !ring_exists(exchange)) continue;
+      const StepSchedule schedule = steps(exchange, route, 5, 3);
+      std::set<std::pair<int, int>> senders, receivers;
+      for (const Transfer& t : schedule.transfers) {
+        CHECK(senders.insert({t.slot, t.from}).second);
+        CHECK(receivers.insert({t.slot, t.to}).second);
+      }
     }
   }
 }

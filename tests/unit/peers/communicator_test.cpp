@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -224,6 +225,40 @@ TEST_CASE("peers: a failure that one rank raises is told to all; a rank that goe
   CHECK(endings[0] == "rank 2 failed: slice 1 is missing");
   CHECK(endings[1] == "rank 2 failed: slice 1 is missing");
   CHECK(endings[2] == "slice 1 is missing");
+}
+
+namespace {
+
+/// Work whose waits were ended, which all ranks of a test see.
+class Released : public Watched {
+ public:
+  explicit Released(std::atomic<bool>& any) : any_(any) {}
+  Result<void> check() override { return {}; }
+  void release() override { any_ = true; }
+
+ private:
+  std::atomic<bool>& any_;
+};
+
+}  // namespace
+
+TEST_CASE("peers: no rank ends its waits before all others can know why") {
+  const Unchanged unchanged;
+  for (int round = 0; round < 30; ++round) {
+    std::atomic<bool> released = false;
+    const auto endings = test::run_threads(4, with_communicator(4, {}, [&](Communicator::Impl& group) -> Ending {
+                                             Released mine(released);
+                                             group.watchdog->add(mine);
+                                             Ending ending;
+                                             if (auto all = group.barrier(); !all) ending = all.error().message;
+                                             if (group.links.rank() == 0) group.watchdog->raise({ErrorCode::io, "late"});
+                                             while (!released) std::this_thread::yield();
+                                             if (group.watchdog->examine()) ending = "what was copied would be trusted";
+                                             group.watchdog->remove(mine);
+                                             return ending;
+                                           }));
+    for (const Ending& ending : endings) CHECK(ending == "");
+  }
 }
 
 TEST_CASE("peers: a rank that does not come to a barrier is an error on the others in time") {

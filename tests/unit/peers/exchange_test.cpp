@@ -23,6 +23,7 @@ namespace {
 using namespace peers;
 using namespace std::chrono_literals;
 using overlap::Exchange;
+using overlap::Route;
 using overlap::Step;
 using overlap::StepSchedule;
 using overlap::Transfer;
@@ -42,10 +43,17 @@ std::uint64_t value(int launch, int rank, int slice, int sub, std::size_t i) {
   return x * 0x9e3779b97f4a7c15u;
 }
 
-ExchangeRequest request(Exchange exchange, int ranks, int subs, const std::string& description = "plan") {
+/// An exchange, and how its slices travel.
+struct Way {
+  Exchange exchange;
+  Route route = Route::direct;
+};
+
+ExchangeRequest request(Way way, int ranks, int subs, const std::string& description = "plan") {
   constexpr std::size_t kBytes = kChunk * sizeof(std::uint64_t);
+  const Exchange exchange = way.exchange;
   ExchangeRequest out;
-  out.schedule = *overlap::make_steps({exchange, overlap::Route::direct, ranks, subs, {}});
+  out.schedule = *overlap::make_steps({exchange, way.route, ranks, subs, {}});
   const bool gather = overlap::pattern_of(exchange) == overlap::Pattern::gather;
   const auto chunks = static_cast<std::size_t>(ranks * subs);
   for (const Transfer& t : out.schedule.transfers) {
@@ -54,7 +62,11 @@ ExchangeRequest request(Exchange exchange, int ranks, int subs, const std::strin
     place.bytes = kBytes;
     place.from_offset = kBytes * static_cast<std::size_t>(gather ? t.sub : t.slice * subs + t.sub);
     // A slot for each source; behind them, for a closing gather, the finished slices.
-    place.to_offset = kBytes * (static_cast<std::size_t>(t.from * subs + t.sub) + (closing ? chunks : 0));
+    place.to_offset = kBytes * (static_cast<std::size_t>((gather ? t.slice : t.from) * subs + t.sub) + (closing ? chunks : 0));
+    if (gather && t.slice != t.from) {  // passed on
+      place.from_received = true;
+      place.from_offset = place.to_offset;
+    }
     place.signals = gather ? 0 : kSignals;
     out.places.push_back(place);
   }
@@ -101,6 +113,7 @@ class Rank {
     if (auto healthy = group_.watchdog->examine(); !healthy) return healthy.error().message;
     return compare();
   }
+  bool done() { return group_.driver().streamQuery(stream_) != CUDA_ERROR_NOT_READY; }
   void drain() { group_.driver().streamSynchronize(stream_); }
   std::string wrong;  ///< what the kernel saw that it should not have
 
@@ -214,8 +227,9 @@ class Rank {
   CUdeviceptr source_ = 0;
 };
 
-constexpr Exchange kExchanges[] = {Exchange::all_gather, Exchange::all_to_all, Exchange::reduce_scatter, Exchange::all_reduce,
-                                   Exchange::to_all};
+constexpr Way kWays[] = {{Exchange::all_gather}, {Exchange::all_gather, Route::ring},
+                         {Exchange::all_to_all}, {Exchange::reduce_scatter},
+                         {Exchange::all_reduce}, {Exchange::to_all}};
 
 CommunicatorOptions with_transport(PeerTransport transport, Milliseconds timeout = 20s) {
   CommunicatorOptions options;
@@ -225,8 +239,8 @@ CommunicatorOptions with_transport(PeerTransport transport, Milliseconds timeout
 }
 
 /// `launches` launches by one rank; compares after every `every`-th (an all-to-all's output is only safe until the next).
-Ending run_rank(Communicator::Impl& group, Exchange exchange, int subs, int launches, int every) {
-  const ExchangeRequest asked = request(exchange, group.links.ranks(), subs);
+Ending run_rank(Communicator::Impl& group, Way way, int subs, int launches, int every) {
+  const ExchangeRequest asked = request(way, group.links.ranks(), subs);
   auto made = SliceExchange::create(group, asked);
   if (!made) return made.error().message;
   Rank rank(group, **made, asked.schedule);
@@ -243,10 +257,11 @@ Ending run_rank(Communicator::Impl& group, Exchange exchange, int subs, int laun
 TEST_CASE("exchange: every operation gives the right values over many launches, with random delays, for 1 to 8 ranks") {
   const int descriptors = test::open_descriptors();
   const fake::Live before = fake::live();
-  for (const Exchange exchange : kExchanges) {
+  for (const Way way : kWays) {
     for (const int ranks : {1, 2, 3, 4, 8}) {
       for (const int subs : {1, 3}) {
-        CAPTURE(to_string(exchange));
+        CAPTURE(to_string(way.exchange));
+        CAPTURE(to_string(way.route));
         CAPTURE(ranks);
         CAPTURE(subs);
         fake::delay(static_cast<std::uint32_t>(ranks * 10 + subs), 60);
@@ -256,7 +271,7 @@ TEST_CASE("exchange: every operation gives the right values over many launches, 
                if (!group) return group.error().message;
                std::minstd_rand random(static_cast<unsigned>(rank + 1));
                std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
-               return run_rank(**group, exchange, subs, ranks == 8 ? 5 : 12, 4);
+               return run_rank(**group, way, subs, ranks == 8 ? 5 : 12, 4);
              })) {
           CHECK(ending == "");
         }
@@ -270,16 +285,18 @@ TEST_CASE("exchange: every operation gives the right values over many launches, 
 
 TEST_CASE("exchange: between processes, by descriptors and by cuIpc") {
   for (const PeerTransport transport : {PeerTransport::vmm, PeerTransport::ipc}) {
-    for (const Exchange exchange : {Exchange::all_gather, Exchange::reduce_scatter, Exchange::all_reduce}) {
+    for (const Way way : {Way{Exchange::all_gather}, Way{Exchange::all_gather, Route::ring}, Way{Exchange::reduce_scatter},
+                          Way{Exchange::all_reduce}}) {
       CAPTURE(to_string(transport));
-      CAPTURE(to_string(exchange));
+      CAPTURE(to_string(way.exchange));
+      CAPTURE(to_string(way.route));
       const std::string address = test::new_address();
       for (const Ending& ending : test::run_processes(3, [&](int rank) -> Ending {
              fake::delay(5, 40);
              {
                auto group = test::fake_communicator(address, rank, 3, with_transport(transport));
                if (!group) return group.error().message;
-               if (auto ending = run_rank(**group, exchange, 2, 8, 3); !ending.empty()) return ending;
+               if (auto ending = run_rank(**group, way, 2, 8, 3); !ending.empty()) return ending;
              }
              return fake::live() == fake::Live{} ? "" : "something of the driver's is left";
            })) {
@@ -290,14 +307,15 @@ TEST_CASE("exchange: between processes, by descriptors and by cuIpc") {
 }
 
 TEST_CASE("exchange: launches that are captured can be replayed, and mixed with others") {
-  for (const Exchange exchange : kExchanges) {
-    CAPTURE(to_string(exchange));
+  for (const Way way : kWays) {
+    CAPTURE(to_string(way.exchange));
+    CAPTURE(to_string(way.route));
     fake::delay(11, 40);
     const std::string address = test::new_address();
     for (const Ending& ending : test::run_threads(3, [&](int rank) -> Ending {
            auto group = test::fake_communicator(address, rank, 3, with_transport(PeerTransport::ipc));
            if (!group) return group.error().message;
-           const ExchangeRequest asked = request(exchange, 3, 2);
+           const ExchangeRequest asked = request(way, 3, 2);
            auto made = SliceExchange::create(**group, asked);
            if (!made) return made.error().message;
            Rank of(**group, **made, asked.schedule);
@@ -321,7 +339,7 @@ TEST_CASE("exchange: another plan or shape on one rank is an error on all, at cr
   for (const Ending& ending : test::run_threads(3, [&](int rank) -> Ending {
          auto group = test::fake_communicator(address, rank, 3);
          if (!group) return group.error().message;
-         auto made = SliceExchange::create(**group, request(Exchange::all_gather, 3, 1, rank == 1 ? "m=4097" : "m=4096"));
+         auto made = SliceExchange::create(**group, request({Exchange::all_gather}, 3, 1, rank == 1 ? "m=4097" : "m=4096"));
          if (made) return "made";
          return made.error().message;
        })) {
@@ -340,7 +358,7 @@ TEST_CASE("exchange: out of memory on one rank is an error on all, at creation, 
            if (auto all = (*group)->barrier(); !all) return all.error().message;
            if (rank == 1) fake::fail(call, CUDA_ERROR_OUT_OF_MEMORY, 1);
            if (auto all = (*group)->barrier(); !all) return all.error().message;
-           auto made = SliceExchange::create(**group, request(Exchange::reduce_scatter, 2, 1));
+           auto made = SliceExchange::create(**group, request({Exchange::reduce_scatter}, 2, 1));
            if (made) return "made";
            return contains(made.error().message, "rank 1: ") && (*group)->watchdog->status() ? "" : made.error().message;
          })) {
@@ -353,14 +371,15 @@ TEST_CASE("exchange: out of memory on one rank is an error on all, at creation, 
 
 TEST_CASE("exchange: a rank that stops launching is named by the others within the timeout") {
   fake::undefined_copies(true);
-  for (const Exchange exchange : kExchanges) {
-    CAPTURE(to_string(exchange));
+  for (const Way way : kWays) {
+    CAPTURE(to_string(way.exchange));
+    CAPTURE(to_string(way.route));
     const auto start = std::chrono::steady_clock::now();
     const std::string address = test::new_address();
     const auto endings = test::run_threads(3, [&](int rank) -> Ending {
       auto group = test::fake_communicator(address, rank, 3, with_transport(PeerTransport::ipc, 1500ms));
       if (!group) return group.error().message;
-      const ExchangeRequest asked = request(exchange, 3, 2);
+      const ExchangeRequest asked = request(way, 3, 2);
       auto made = SliceExchange::create(**group, asked);
       if (!made) return made.error().message;
       Rank of(**group, **made, asked.schedule);
@@ -388,14 +407,16 @@ TEST_CASE("exchange: a rank that stops launching is named by the others within t
 
 TEST_CASE("exchange: a rank that is killed between begin and end fails the others at once") {
   fake::undefined_copies(true);
-  for (const Exchange exchange : {Exchange::all_gather, Exchange::reduce_scatter, Exchange::to_all}) {
-    CAPTURE(to_string(exchange));
+  for (const Way way : {Way{Exchange::all_gather}, Way{Exchange::all_gather, Route::ring}, Way{Exchange::reduce_scatter},
+                        Way{Exchange::to_all}}) {
+    CAPTURE(to_string(way.exchange));
+    CAPTURE(to_string(way.route));
     const auto start = std::chrono::steady_clock::now();
     const std::string address = test::new_address();
     const auto endings = test::run_processes(3, [&](int rank) -> Ending {
       auto group = test::fake_communicator(address, rank, 3, with_transport(PeerTransport::vmm, 30s));
       if (!group) return group.error().message;
-      const ExchangeRequest asked = request(exchange, 3, 1);
+      const ExchangeRequest asked = request(way, 3, 1);
       auto made = SliceExchange::create(**group, asked);
       if (!made) return made.error().message;
       Rank of(**group, **made, asked.schedule);
@@ -413,12 +434,72 @@ TEST_CASE("exchange: a rank that is killed between begin and end fails the other
   fake::undefined_copies(false);
 }
 
+// What the dead rank should have passed on is missing to all but those before it.
+TEST_CASE("exchange: on a ring a rank that is killed, or stays away, fails all others in time, for 2 to 8 ranks") {
+  fake::undefined_copies(true);
+  for (const int ranks : {2, 3, 4, 8}) {
+    for (const bool killed : {true, false}) {
+      CAPTURE(ranks);
+      CAPTURE(killed);
+      const auto start = std::chrono::steady_clock::now();
+      const std::string address = test::new_address();
+      const auto endings = test::run_processes(ranks, [&](int rank) -> Ending {
+        fake::delay(7, 30);
+        auto group = test::fake_communicator(address, rank, ranks,
+                                             with_transport(PeerTransport::vmm, killed ? Milliseconds(30s) : 1000ms));
+        if (!group) return group.error().message;
+        const ExchangeRequest asked = request({Exchange::all_gather, Route::ring}, ranks, 2);
+        auto made = SliceExchange::create(**group, asked);
+        if (!made) return made.error().message;
+        Rank of(**group, **made, asked.schedule);
+        const bool lost = rank == 1;
+        for (int launch = 1; launch <= 3; ++launch) {
+          if (lost && launch == 3) break;
+          if (auto enqueued = of.launch(launch); !enqueued) return enqueued.error().message;
+        }
+        if (lost && killed) {
+          if (auto ending = of.finish(); !ending.empty()) return ending;
+          ::kill(::getpid(), SIGKILL);
+        }
+        for (int i = 0; i < 15000 && (*group)->watchdog->status() && (lost || !of.done()); ++i) std::this_thread::sleep_for(1ms);
+        const Ending ending = of.finish();  // never another slice in place of the one that is missing
+        of.drain();                         // must not hang: whatever waited was released
+        return ending.empty() ? "healthy" : ending;
+      });
+      CHECK(std::chrono::steady_clock::now() - start < 15s);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Ending& ending = endings[static_cast<std::size_t>(rank)];
+        CAPTURE(rank);
+        CAPTURE(ending);
+        if (killed)
+          CHECK((rank == 1 ? ending == "signal 9" : contains(ending, "rank 1 ended without taking leave")));
+        else
+          CHECK(contains(ending, "expected 3, saw 2"));
+      }
+    }
+  }
+  fake::undefined_copies(false);
+}
+
+TEST_CASE("exchange: partial sums do not go round a ring") {
+  const std::string address = test::new_address();
+  for (const Ending& ending : test::run_threads(3, [&](int rank) -> Ending {
+         auto group = test::fake_communicator(address, rank, 3);
+         if (!group) return group.error().message;
+         auto made = SliceExchange::create(**group, request({Exchange::reduce_scatter, Route::ring}, 3, 1));
+         if (made) return "made";
+         return made.error().code == ErrorCode::invalid_plan ? made.error().message : "another error";
+       })) {
+    CHECK(contains(ending, "the running sum of a ring takes them in another order"));
+  }
+}
+
 TEST_CASE("exchange: a driver call that fails in a launch fails the launch, and the others learn of it") {
   const std::string address = test::new_address();
   const auto endings = test::run_threads(2, [&](int rank) -> Ending {
     auto group = test::fake_communicator(address, rank, 2, with_transport(PeerTransport::ipc, 1s));
     if (!group) return group.error().message;
-    const ExchangeRequest asked = request(Exchange::all_gather, 2, 1);
+    const ExchangeRequest asked = request({Exchange::all_gather}, 2, 1);
     auto made = SliceExchange::create(**group, asked);
     if (!made) return made.error().message;
     Rank of(**group, **made, asked.schedule);

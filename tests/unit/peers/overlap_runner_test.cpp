@@ -46,6 +46,8 @@ std::vector<Case> cases(int ranks) {
   const OverlapPlan two{.sub_slices = 2}, fp32{.sub_slices = 2, .partial = OutputType::fp32};
   OverlapPlan direct = two;
   direct.transport = Transport::direct;
+  OverlapPlan ring = two;
+  ring.route = OverlapRoute::ring;
   std::vector<Case> all{make_case(OverlapOp::all_gather_gemm, ranks, 260 * ranks + 1, 12, 7, two),
                         make_case(OverlapOp::all_to_all_gemm, ranks, 300, 12, 3 * ranks + 1, two),
                         make_case(OverlapOp::gemm_reduce_scatter, ranks, 260 * ranks + 1, 12, 9, two),
@@ -54,13 +56,15 @@ std::vector<Case> cases(int ranks) {
                         make_case(OverlapOp::gemm_all_reduce, ranks, 260 * ranks + 1, 12, 9, two),
                         make_case(OverlapOp::gemm_all_to_all, ranks, 270, 5 * ranks + 1, 7, two),
                         make_case(OverlapOp::gemm_all_to_all, ranks, 270, 5 * ranks + 1, 7, direct)};
-  for (const std::size_t apart : {0, 1, 6}) {
+  all.push_back(make_case(OverlapOp::all_gather_gemm, ranks, 260 * ranks + 1, 12, 7, ring));
+  for (const std::size_t apart : {0, 1, 6, 8}) {
     all.push_back(all[apart]);
     all.back().overlaps = false;
   }
   for (const OverlapOp op : {OverlapOp::all_gather_gemm, OverlapOp::all_to_all_gemm, OverlapOp::gemm_reduce_scatter,
                              OverlapOp::gemm_all_reduce, OverlapOp::gemm_all_to_all})
     all.push_back(make_case(op, ranks, 3, 2, 3));  // slices of nothing
+  all.push_back(make_case(OverlapOp::all_gather_gemm, ranks, 3, 2, 3, ring));
   return all;
 }
 
@@ -236,10 +240,18 @@ std::vector<Ending> on_ranks(const Case& of, Milliseconds timeout, const Body& b
   });
 }
 
-Case small_case(OverlapOp op, int ranks) { return make_case(op, ranks, 140 * ranks, 24, 16, {.sub_slices = 2}); }
+Case small_case(OverlapOp op, int ranks, OverlapRoute route = OverlapRoute::direct) {
+  return make_case(op, ranks, 140 * ranks, 24, 16, {.sub_slices = 2, .route = route});
+}
 
-constexpr OverlapOp kOps[] = {OverlapOp::all_gather_gemm, OverlapOp::all_to_all_gemm, OverlapOp::gemm_reduce_scatter,
-                              OverlapOp::gemm_all_reduce, OverlapOp::gemm_all_to_all};
+/// Every op, and every route of it.
+std::vector<Case> small_cases(int ranks) {
+  std::vector<Case> out{small_case(OverlapOp::all_gather_gemm, ranks, OverlapRoute::ring)};
+  for (const OverlapOp op : {OverlapOp::all_gather_gemm, OverlapOp::all_to_all_gemm, OverlapOp::gemm_reduce_scatter,
+                             OverlapOp::gemm_all_reduce, OverlapOp::gemm_all_to_all})
+    out.push_back(small_case(op, ranks));
+  return out;
+}
 
 }  // namespace
 
@@ -270,10 +282,11 @@ TEST_CASE("overlap runner: every op gives exact products on 1 to 8 ranks with ra
 }
 
 TEST_CASE("overlap runner: captured launches keep their numbers and go on") {
-  for (const OverlapOp op : kOps) {
-    CAPTURE(to_string(op));
+  for (const Case& of : small_cases(3)) {
+    const std::string what = to_text(of.plan);
+    CAPTURE(what);
     fake::delay(3, 40);
-    for (const Ending& ending : on_ranks(small_case(op, 3), 60s, [&](Communicator::Impl&, Rank& rank) -> Ending {
+    for (const Ending& ending : on_ranks(of, 60s, [&](Communicator::Impl&, Rank& rank) -> Ending {
            for (int launch = 1; launch <= 6; ++launch) {
              fake::capture(launch == 2 || launch == 3);
              const auto enqueued = rank.launch(launch);
@@ -323,10 +336,11 @@ TEST_CASE("overlap runner: tensors that do not fit are refused before anything i
 
 TEST_CASE("overlap runner: a kernel that cannot start fails every rank in time") {
   fake::undefined_copies(true);
-  for (const OverlapOp op : kOps) {
-    CAPTURE(to_string(op));
+  for (const Case& of : small_cases(3)) {
+    const std::string what = to_text(of.plan);
+    CAPTURE(what);
     const auto start = std::chrono::steady_clock::now();
-    const auto endings = on_ranks(small_case(op, 3), 20s, [](Communicator::Impl& group, Rank& rank) -> Ending {
+    const auto endings = on_ranks(of, 20s, [](Communicator::Impl& group, Rank& rank) -> Ending {
       rank.kernel_fails = group.links.rank() == 1;
       const auto launched = rank.launch(1);
       const Ending ending = launched ? rank.finish() : launched.error().message;
@@ -346,9 +360,11 @@ TEST_CASE("overlap runner: a kernel that cannot start fails every rank in time")
 
 TEST_CASE("overlap runner: a rank that stays away is named with its slice within the timeout") {
   fake::undefined_copies(true);
-  for (const OverlapOp op : {OverlapOp::all_gather_gemm, OverlapOp::gemm_reduce_scatter}) {
-    CAPTURE(to_string(op));
-    const auto endings = on_ranks(small_case(op, 2), 1s, [](Communicator::Impl& group, Rank& rank) -> Ending {
+  for (const Case& of : {small_case(OverlapOp::all_gather_gemm, 2), small_case(OverlapOp::all_gather_gemm, 2, OverlapRoute::ring),
+                         small_case(OverlapOp::gemm_reduce_scatter, 2)}) {
+    const std::string what = to_text(of.plan);
+    CAPTURE(what);
+    const auto endings = on_ranks(of, 1s, [](Communicator::Impl& group, Rank& rank) -> Ending {
       if (group.links.rank() == 1) {
         for (int i = 0; i < 800 && group.watchdog->status(); ++i) std::this_thread::sleep_for(10ms);
       } else if (auto launched = rank.launch(1); !launched) {
@@ -364,14 +380,15 @@ TEST_CASE("overlap runner: a rank that stays away is named with its slice within
 }
 
 TEST_CASE("overlap runner: another shape, plan or method on one rank is an error on all") {
-  for (const int difference : {0, 1, 2}) {
+  for (const int difference : {0, 1, 2, 3}) {
     const auto endings = test::run_threads(2, [&, address = test::new_address()](int rank) -> Ending {
       auto group = test::fake_communicator(address, rank, 2, with_timeout(20s));
       if (!group) return group.error().message;
-      Case of = small_case(OverlapOp::gemm_all_to_all, 2);
+      Case of = small_case(difference == 3 ? OverlapOp::all_gather_gemm : OverlapOp::gemm_all_to_all, 2);
       if (rank == 1 && difference == 0) of.problem.m += 1;
       if (rank == 1 && difference == 1) of.plan.sub_slices = 1;
       if (rank == 1 && difference == 2) of.overlaps = false;
+      if (rank == 1 && difference == 3) of.plan.route = OverlapRoute::ring;
       auto made = Rank::create(**group, of);
       return made ? "made" : made.error().message;
     });
