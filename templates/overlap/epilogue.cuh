@@ -43,12 +43,6 @@ ORDO_DEVICE void write_chunk(const float (&d)[N], int chunk, u32 to, int warp, i
   }
 }
 
-/// x += y, here: the compiler would rather add where the sum is read next, and keep all y in registers until then.
-ORDO_DEVICE void add_now(float& x, float y) {
-  x += y;
-  asm volatile("" : "+f"(x));
-}
-
 /// d += the chunk that write_chunk would have written.
 template <bool Fp32, int N>
 ORDO_DEVICE void add_chunk(float (&d)[N], int chunk, u32 from, int warp, int lane) {
@@ -58,10 +52,10 @@ ORDO_DEVICE void add_chunk(float (&d)[N], int chunk, u32 from, int warp, int lan
     for (int k = 0; k < 4; ++k) {
       float* x = d + (chunk * 4 + k) * 4;
       const float2 low = load_shared2(address ^ (k * 32u)), high = load_shared2((address ^ (k * 32u)) + 8 * kRowBytes);
-      add_now(x[0], low.x);
-      add_now(x[1], low.y);
-      add_now(x[2], high.x);
-      add_now(x[3], high.y);
+      x[0] += low.x;
+      x[1] += low.y;
+      x[2] += high.x;
+      x[3] += high.y;
     }
   } else {
     const u32 address = from + matrix_offset(warp, lane);
@@ -72,9 +66,8 @@ ORDO_DEVICE void add_chunk(float (&d)[N], int chunk, u32 from, int warp, int lan
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float2 y = unpack_pair(pairs[i]);
-        float* x = d + (chunk * (kHalfRowBytes / 32) + k) * 8 + 2 * i;
-        add_now(x[0], y.x);
-        add_now(x[1], y.y);
+        d[(chunk * (kHalfRowBytes / 32) + k) * 8 + 2 * i] += y.x;
+        d[(chunk * (kHalfRowBytes / 32) + k) * 8 + 2 * i + 1] += y.y;
       }
     }
   }
