@@ -54,10 +54,11 @@ Result<void> check_slice_begins(const OverlapGemm& p) {
     for (int slice = 0; slice < ranks; ++slice) {
       const std::int64_t begin = overlap::part_begin(cut.size, ranks, 1, slice);
       if (begin == cut.size || begin % kUnit == 0) continue;
-      return Error{ErrorCode::invalid_problem,
-                   fmt::format("{} is {}, of which slice {} begins at {}; {} is read from there in units of 16 bytes, {} elements. "
-                               "Make {} a multiple of {} ({} x ranks), or {}",
-                               cut.name, cut.size, slice, begin, cut.read, kUnit, cut.name, kUnit * p.ranks, kUnit, cut.otherwise)};
+      return Error{
+          ErrorCode::invalid_problem,
+          fmt::format("{} is {}, of which slice {} begins at {}; {} is read from there in units of 16 bytes, {} elements. "
+                      "Make {} a multiple of {} ({} x ranks), or {}",
+                      cut.name, cut.size, slice, begin, cut.read, kUnit, cut.name, kUnit * p.ranks, kUnit, cut.otherwise)};
     }
   }
   return {};
