@@ -22,9 +22,11 @@ static_assert(sizeof(OverlapFailure) == sizeof(device::Failure));
 
 Error bad_argument(std::string message) { return {ErrorCode::invalid_argument, std::move(message)}; }
 
+bool aligned(const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; }
+
 /// `line`: elements of a row (Storage::row) or column.
 Result<void> check_matrix(const char* name, const MatrixView& view, std::int64_t line, int element) {
-  if (view.data == nullptr || reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0)
+  if (view.data == nullptr || !aligned(view.data))
     return bad_argument(
         fmt::format("matrix {}: pointer {} is null or not 16-byte aligned; pass an aligned device pointer", name, view.data));
   const int step = 16 / element;
@@ -49,6 +51,13 @@ Result<void> check_exchange(const OverlapPlan& plan, const OverlapExchange& x) {
   if (!device::gathers(config) && !direct && (x.sent == nullptr || x.done == nullptr)) return missing("sent or done");
   if (direct && (x.peer_slot.size() != ranks || x.peer_ready.size() != ranks))
     return missing("peer_slot or peer_ready of some rank");
+  const auto misaligned = [](const char* what, const void* address) {
+    return bad_argument(fmt::format("exchange: {} {} is not 16-byte aligned", what, address));
+  };
+  if (!aligned(x.received)) return misaligned("received", x.received);
+  if (!aligned(x.sent)) return misaligned("sent", x.sent);
+  for (const void* slot : x.peer_slot)
+    if (!aligned(slot)) return misaligned("peer_slot", slot);
   return {};
 }
 
@@ -152,12 +161,13 @@ struct Filler {
 
   /// A's slice from where it is, D's slice in place.
   Result<void> fill_gather(device::Slice& slice, int index, bool own) {
-    if (slice.rows == 0) return {};
     const SliceRange range = slice_range(problem.m, problem.ranks, index);
-    if (auto ok = own ? encode_a(slice.a, tensors.a.data, range.size, problem.k, tensors.a.stride)
-                      : encode_a(slice.a, receive_slot(index), range.size, problem.k, buffers.receive_pitch);
+    const std::int64_t rows = std::max<std::int64_t>(range.size, 1);  // the kernel prefetches the map of an empty slice, too
+    if (auto ok = own ? encode_a(slice.a, tensors.a.data, rows, problem.k, tensors.a.stride)
+                      : encode_a(slice.a, receive_slot(index), rows, problem.k, buffers.receive_pitch);
         !ok)
       return ok;
+    if (range.size == 0) return {};
     return encode_d(slice.d, range);
   }
 
@@ -269,7 +279,7 @@ Result<void> check_overlap_arguments(const OverlapGemm& problem, const OverlapPl
   if (auto ok = check_matrix("b", tensors.b, problem.b == Storage::column ? problem.k : problem.n, 2); !ok) return ok;
   const std::int64_t d_line = problem.op == OverlapOp::gemm_all_to_all ? own(problem.n) : problem.n;
   if (auto ok = check_matrix("d", tensors.d, d_line, problem.out == OutputType::fp32 ? 4 : 2); !ok) return ok;
-  if (problem.bias && (tensors.bias == nullptr || reinterpret_cast<std::uintptr_t>(tensors.bias) % 16 != 0))
+  if (problem.bias && (tensors.bias == nullptr || !aligned(tensors.bias)))
     return bad_argument("bias: null or not 16-byte aligned; pass an aligned device pointer");
   if (problem.op == OverlapOp::gemm_all_to_all && plan.transport == Transport::direct && problem.ranks > 1 &&
       exchange.peer_pitch % (problem.out == OutputType::fp32 ? 4 : 8) != 0)

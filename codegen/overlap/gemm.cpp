@@ -17,6 +17,53 @@ Result<void> check_size(std::string_view name, std::int64_t size, std::int64_t m
   return Error{ErrorCode::invalid_problem, fmt::format("{} is {}; it must be within 1 .. {}", name, size, most)};
 }
 
+/// What is cut into slices and lies contiguous in something that every rank reads from where a slice begins.
+struct Cut {
+  std::string_view name, read;  ///< the size; what is read along it
+  std::int64_t size;
+  std::string_view otherwise;  ///< what has no such rule
+};
+
+std::vector<Cut> contiguous_cuts(const OverlapGemm& p) {
+  std::vector<Cut> cuts;
+  switch (p.op) {
+    case OverlapOp::gemm_reduce_scatter:
+    case OverlapOp::gemm_all_reduce:
+      if (p.a == Storage::column) cuts.push_back({"m", "a, stored by columns,", p.m, "use a=row"});
+      break;
+    case OverlapOp::gemm_all_to_all:
+      if (p.b == Storage::row) cuts.push_back({"n", "b, stored by rows,", p.n, "use b=column"});
+      if (p.bias) cuts.push_back({"n", "the bias", p.n, "leave it out"});
+      break;
+    case OverlapOp::all_to_all_gemm:
+      if (p.b == Storage::column) cuts.push_back({"k", "b, stored by columns,", p.k, "use b=row"});
+      break;
+    default:
+      break;
+  }
+  return cuts;
+}
+
+/// A copy to shared memory begins at a multiple of 16 bytes of global memory, whatever its box (PTX ISA, "Bounding Box"); one
+/// that does not ends the kernel with an illegal instruction. Rows and columns of matrices do, and tiles are whole units wide:
+/// what is left is where a slice begins.
+Result<void> check_slice_begins(const OverlapGemm& p) {
+  constexpr std::int64_t kUnit = 8;  // 16-bit elements
+  const auto ranks = static_cast<int>(p.ranks);
+  for (const Cut& cut : contiguous_cuts(p)) {
+    for (int slice = 0; slice < ranks; ++slice) {
+      const std::int64_t begin = overlap::part_begin(cut.size, ranks, 1, slice);
+      if (begin == cut.size || begin % kUnit == 0) continue;
+      return Error{
+          ErrorCode::invalid_problem,
+          fmt::format("{} is {}, of which slice {} begins at {}; {} is read from there in units of 16 bytes, {} elements. "
+                      "Make {} a multiple of {} ({} x ranks), or {}",
+                      cut.name, cut.size, slice, begin, cut.read, kUnit, cut.name, kUnit * p.ranks, kUnit, cut.otherwise)};
+    }
+  }
+  return {};
+}
+
 std::vector<text::Field> fields_of(OverlapGemm& p) {
   std::vector<text::Field> fields{text::named_field("op", p.op, &parse_overlap_op), text::integer_field("m", p.m),
                                   text::integer_field("n", p.n), text::integer_field("k", p.k)};
@@ -116,7 +163,7 @@ Result<void> OverlapGemm::validate() const {
     return Error{ErrorCode::invalid_problem,
                  fmt::format("a is stored by {}; for op {} its slices arrive by rows: use a=row", to_string(a), to_string(op))};
   }
-  return {};
+  return check_slice_begins(*this);
 }
 
 std::string to_text(const OverlapGemm& p) {

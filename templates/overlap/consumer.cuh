@@ -44,15 +44,19 @@ struct Consumer {
     for (Walk walk{params, rank}; walk.next(work);) {
       float d[kAccumulators];
       multiply(d);
-      if constexpr (kReduces) {
-        if (is_own(params, work.tile)) {
-          add_partials(d);
-          finish(d);
-        } else {
-          stage<config.partial_fp32, false>(d);
-        }
+      if (is_partial(params, work.tile)) {
+        stage<config.partial_fp32, false>(d, 0, config.tile_n);
       } else {
-        finish(d);
+        if constexpr (config.bias) barrier_wait(shared.barrier(barriers.bias_full + bias.slot), bias.parity);
+        if constexpr (kReduces && config.ranks > 1)
+          reduce(d);
+        else
+          stage<config.out_fp32, true>(d, 0, config.tile_n);
+        if constexpr (config.bias) {
+          __syncwarp();
+          if (lane == 0) barrier_arrive(shared.barrier(barriers.bias_empty + bias.slot));
+          bias.advance();
+        }
       }
     }
   }
@@ -95,42 +99,39 @@ struct Consumer {
     }
   }
 
-  /// Adds the partial sums of the other ranks, one rank after the other, as the loader sends them.
-  __device__ __forceinline__ void add_partials(float (&d)[kAccumulators]) {
+  /// Adds the partial sums of the other ranks, one rank after the other, as the loader sends them. What the last one completes
+  /// leaves at once: the compiler adds late, where it finds a use, and would keep both summands of the whole tile until then.
+  __device__ __forceinline__ void reduce(float (&d)[kAccumulators]) {
 #pragma unroll 1
-    for (int source = 1; source < config.ranks; ++source) {
+    for (int source = 2; source < config.ranks; ++source) {
 #pragma unroll
-      for (int part = 0; part < kPartialStages; ++part) {
-        barrier_wait(shared.barrier(barriers.full + ring.slot), ring.parity);
-        const u32 rows = shared.stage(ring.slot) + warpgroup * (kPartialChunkBytes / 2);
+      for (int part = 0; part < kPartialStages; ++part) add_part(d, part);
+    }
 #pragma unroll
-        for (int chunk = 0; chunk < kPartialChunks; ++chunk)
-          add_chunk<config.partial_fp32>(d, part * kPartialChunks + chunk, rows + chunk * kPartialChunkBytes, warp, lane);
-        named_sync(1 + warpgroup, 128);
-        release(ring.slot);
-        ring.advance();
-      }
+    for (int part = 0; part < kPartialStages; ++part) {
+      add_part(d, part);
+      stage<config.out_fp32, true>(d, part * kPartialStageColumns, (part + 1) * kPartialStageColumns);
     }
   }
 
-  /// D's tile: bias, activation, and on its way to memory.
-  __device__ __forceinline__ void finish(float (&d)[kAccumulators]) {
-    if constexpr (config.bias) barrier_wait(shared.barrier(barriers.bias_full + bias.slot), bias.parity);
-    stage<config.out_fp32, true>(d);
-    if constexpr (config.bias) {
-      __syncwarp();
-      if (lane == 0) barrier_arrive(shared.barrier(barriers.bias_empty + bias.slot));
-      bias.advance();
-    }
+  __device__ __forceinline__ void add_part(float (&d)[kAccumulators], int part) {
+    barrier_wait(shared.barrier(barriers.full + ring.slot), ring.parity);
+    const u32 rows = shared.stage(ring.slot) + warpgroup * (kPartialChunkBytes / 2);
+#pragma unroll
+    for (int chunk = 0; chunk < kPartialChunks; ++chunk)
+      add_chunk<config.partial_fp32>(d, part * kPartialChunks + chunk, rows + chunk * kPartialChunkBytes, warp, lane);
+    named_sync(1 + warpgroup, 128);
+    release(ring.slot);
+    ring.advance();
   }
 
-  /// Hands the tile to the storing warp, one chunk of columns after the other. Bias and activation go chunk by
-  /// chunk too: over the whole tile at once they need more registers than there are.
+  /// Hands the chunks that end in columns `after` + 1 .. `last` to the storing warp, one after the other. Finish: bias and
+  /// activation first, chunk by chunk too: over the whole tile at once they need more registers than there are.
   template <bool Fp32, bool Finish>
-  __device__ __forceinline__ void stage(float (&d)[kAccumulators]) {
+  __device__ __forceinline__ void stage(float (&d)[kAccumulators], int after, int last) {
     constexpr int columns = Fp32 ? 32 : kHalfRowBytes / 2;
 #pragma unroll
-    for (int chunk = 0; chunk < config.tile_n / columns; ++chunk) {
+    for (int chunk = after / columns; chunk < last / columns; ++chunk) {
       if constexpr (Finish && config.bias) add_bias<columns>(d, chunk, shared.bias(bias.slot), lane);
       if constexpr (Finish && config.activation != Activation::none) {
 #pragma unroll

@@ -29,7 +29,8 @@ inline constexpr int kPartialRowBytes = chunk_row_bytes(config, config.partial_f
 inline constexpr int kStoreBytes = store_bytes(config);
 inline constexpr int kPartialChunkBytes = config.tile_m * kPartialRowBytes;
 inline constexpr int kPartialChunks = partial_chunks(config);
-inline constexpr int kPartialStages = config.tile_n / kPartialColumns / kPartialChunks;
+inline constexpr int kPartialStageColumns = kPartialChunks * kPartialColumns;
+inline constexpr int kPartialStages = config.tile_n / kPartialStageColumns;
 
 using KernelParams = Params<config.ranks>;
 

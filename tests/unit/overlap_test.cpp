@@ -69,6 +69,28 @@ TEST_CASE("overlap: rules name what was found") {
   problem = {.m = 1, .n = 1, .k = std::int64_t{1} << 25};
   refused(problem.validate(), "k is 33554432");
 
+  // Where an operand is contiguous along what is cut, slices begin at multiples of 16 bytes.
+  problem = {.op = OverlapOp::gemm_reduce_scatter, .m = 1304, .n = 776, .k = 130, .ranks = 2, .a = Storage::column};
+  refused(problem.validate(), "m is 1304, of which slice 1 begins at 652; a, stored by columns,");
+  refused(problem.validate(), "Make m a multiple of 16 (8 x ranks), or use a=row");
+  problem.m = 1247;  // 624 and 623 rows
+  CHECK(problem.validate().ok());
+  problem.op = OverlapOp::gemm_all_to_all;
+  problem.m = 1305;  // all of it is everybody's
+  problem.n = 1001;
+  CHECK(problem.validate().ok());
+  problem.bias = true;
+  refused(problem.validate(), "slice 1 begins at 501; the bias");
+  problem.bias = false;
+  problem.b = Storage::row;
+  refused(problem.validate(), "slice 1 begins at 501; b, stored by rows,");
+  problem = {.op = OverlapOp::all_to_all_gemm, .m = 3, .n = 2, .k = 3, .ranks = 4, .b = Storage::row};
+  CHECK(problem.validate().ok());
+  problem.b = Storage::column;
+  refused(problem.validate(), "k is 3, of which slice 1 begins at 1; b, stored by columns,");
+  problem.k = 1;  // slices of nothing begin nowhere
+  CHECK(problem.validate().ok());
+
   OverlapPlan plan;
   plan.stages = 5;
   refused(plan.validate(), "shared memory");
@@ -151,6 +173,13 @@ TEST_CASE("overlap: kernels of every op compile without spills") {
            "overlap-plan op=gemm-reduce-scatter ranks=2 a=column b=row out=fp32 partial=fp32 transport=direct",
            "overlap-plan op=gemm-all-reduce ranks=3 tile_n=128 partial=fp32 bias=yes",
            "overlap-plan op=gemm-reduce-scatter ranks=4 tile_n=192 stages=4 store_buffers=4 bias=yes activation=gelu",
+           // The sum and what follows it take the most registers with two ranks, whose one partial sum needs no loop.
+           "overlap-plan op=gemm-reduce-scatter ranks=2 dtype=fp16 bias=yes activation=gelu partial=fp32",
+           "overlap-plan op=gemm-reduce-scatter ranks=2 bias=yes activation=gelu",
+           "overlap-plan op=gemm-all-reduce ranks=2 a=column b=row bias=yes activation=silu out=fp32 partial=fp32",
+           "overlap-plan op=gemm-all-reduce ranks=4 a=column b=row activation=silu partial=fp32",
+           "overlap-plan op=gemm-reduce-scatter ranks=2 b=row cluster=1 tile_n=192 bias=yes activation=gelu partial=fp32",
+           "overlap-plan op=gemm-reduce-scatter ranks=2 tile_n=64 bias=yes activation=gelu partial=fp32 stages=6",
            "overlap-plan op=gemm-all-to-all ranks=4 bias=yes activation=relu",
            "overlap-plan op=all-to-all-gemm ranks=32 bias=yes activation=gelu dtype=fp16",
        }) {

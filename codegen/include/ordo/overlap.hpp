@@ -88,7 +88,9 @@ struct OverlapGemm {
   [[nodiscard]] ORDO_API double flops() const;
 
   /// The rules of the type itself: sizes at least 1, one rank for gemm and 1 .. 32 for the others, no more elements than an index
-  /// can count; A whose slices arrive is stored by rows.
+  /// can count; A whose slices arrive is stored by rows. Where an operand that no slice of travels (A of gemm_reduce_scatter and
+  /// gemm_all_reduce, B and bias of gemm_all_to_all, B of all_to_all_gemm) is contiguous along what is cut, slices begin at
+  /// multiples of 8: 16 bytes, the unit in which it is read.
   [[nodiscard]] ORDO_API Result<void> validate() const;
 
   friend bool operator==(const OverlapGemm&, const OverlapGemm&) = default;
