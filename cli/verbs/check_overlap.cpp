@@ -19,12 +19,18 @@ struct CheckOverlapOptions : OverlapRunOptions {
 const std::vector<std::string>& check_rows() {
   static const std::vector<std::string> lines = [] {
     std::vector<std::string> out;
-    for (const char* op : {"all-gather-gemm", "all-to-all-gemm", "gemm-reduce-scatter", "gemm-all-reduce", "gemm-all-to-all"}) {
-      for (const char* rest : {"m=3 n=2 k=3", "m=1001 n=1000 k=77 dtype=fp16 bias=yes activation=gelu", "m=2047 n=4096 k=1000",
-                               "m=2048 n=2048 k=2048 b=row", "m=1500 n=520 k=2056 out=fp32"})
-        out.push_back(fmt::format("overlap-gemm op={} {}", op, rest));
-    }
-    out.emplace_back("overlap-gemm op=gemm-reduce-scatter m=4096 n=2048 k=4097 a=column b=row out=fp32");
+    const auto add = [&](std::string_view op, std::initializer_list<const char*> rows) {
+      for (const char* row : rows) out.push_back(fmt::format("overlap-gemm op={} {}", op, row));
+    };
+    for (const char* op : {"all-gather-gemm", "gemm-reduce-scatter", "gemm-all-reduce"})
+      add(op, {"m=3 n=2 k=3", "m=1001 n=1000 k=77 dtype=fp16 bias=yes activation=gelu", "m=2047 n=4096 k=1000",
+               "m=2048 n=2048 k=2048 b=row", "m=1500 n=520 k=2056 out=fp32"});
+    // What is contiguous along the cut is cut at multiples of 8 (OverlapGemm::validate): 6720 can be, for 1 .. 8 ranks.
+    add("all-to-all-gemm", {"m=3 n=2 k=3 b=row", "m=1001 n=1000 k=77 b=row dtype=fp16 bias=yes activation=gelu",
+                            "m=2047 n=4096 k=1000 b=row", "m=2048 n=2048 k=6720", "m=1500 n=520 k=2056 b=row out=fp32"});
+    add("gemm-all-to-all", {"m=3 n=2 k=3", "m=1001 n=6720 k=77 dtype=fp16 bias=yes activation=gelu", "m=2047 n=4096 k=1000",
+                            "m=2048 n=6720 k=2048 b=row", "m=1500 n=520 k=2056 out=fp32"});
+    out.emplace_back("overlap-gemm op=gemm-reduce-scatter m=6720 n=2048 k=4097 a=column b=row out=fp32");
     out.emplace_back("overlap-gemm op=all-gather-gemm m=4096 n=7168 k=4096");
     out.emplace_back("overlap-gemm op=gemm-reduce-scatter m=4096 n=4096 k=7168");
     return out;

@@ -69,12 +69,14 @@ TEST_CASE("two GPUs: overlapped products are right and give the same bits, as th
   for (const Ranks kind : {Ranks::threads, Ranks::processes}) {
     check_all(on_two_gpus(kind, {}, on_rank([](OverlapRank& rank) -> Ending {
                             for (const OverlapOp op : kOps) {
-                              OverlapGemm ragged = product(op, 1001, 1000, 77);
+                              // Column slices of 504 and 503: the bias of one begins at 16 bytes, as columns of b would.
+                              OverlapGemm ragged = product(op, 1001, 1007, 77), small = product(op, 3, 2, 3);
                               ragged.bias = true;
                               ragged.activation = Activation::gelu;
+                              if (op == OverlapOp::all_to_all_gemm) ragged.b = small.b = Storage::row;
                               if (auto ending = check(rank, product(op), {}, 20); !ending.empty()) return ending;
                               if (auto ending = check(rank, ragged, {}, 20); !ending.empty()) return ending;
-                              if (auto ending = check(rank, product(op, 3, 2, 3), {}, 5); !ending.empty()) return ending;
+                              if (auto ending = check(rank, small, {}, 5); !ending.empty()) return ending;
                             }
                             return "";
                           })));
@@ -109,7 +111,7 @@ TEST_CASE("two GPUs: exchange and product one after the other give the same as o
                           OverlappedGemmOptions apart;
                           apart.overlap = false;
                           for (const OverlapOp op : kOps) {
-                            if (auto ending = check(rank, product(op, 1500, 1000, 200), apart, 10); !ending.empty())
+                            if (auto ending = check(rank, product(op, 1500, 1000, 208), apart, 10); !ending.empty())
                               return ending;
                           }
                           return "";
@@ -122,7 +124,7 @@ TEST_CASE("two GPUs: over NCCL, as without peer access") {
   options.transport = PeerTransport::nccl;
   const auto endings = on_two_gpus(Ranks::processes, options, on_rank([](OverlapRank& rank) -> Ending {
                                      for (const OverlapOp op : kOps) {
-                                       if (auto ending = check(rank, product(op, 1500, 1000, 200), {}, 5); !ending.empty())
+                                       if (auto ending = check(rank, product(op, 1500, 1000, 208), {}, 5); !ending.empty())
                                          return ending;
                                      }
                                      return "";

@@ -13,7 +13,7 @@ namespace ordo::reference {
 namespace {
 
 constexpr int kRanks = 3;
-constexpr std::int64_t kM = 10, kN = 7, kK = 11;
+constexpr std::int64_t kM = 10, kN = 23, kK = 11;  // column slices of 8, 8 and 7
 
 /// Small multiples of 1/8: products and their sums are exact.
 struct Matrix {

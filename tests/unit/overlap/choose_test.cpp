@@ -25,6 +25,12 @@ TEST_CASE("overlap plan: fits its problem, whatever op, shape, storage and targe
           for (const char* target : {"h200", "h20", "sm_90a:1"}) {
             const OverlapGemm problem{.op = op, .m = size, .n = size + 1, .k = size + 2, .ranks = ranks, .b = storage};
             CAPTURE(to_text(problem));
+            if (const auto valid = problem.validate(); !valid) {  // slices that begin where nothing can be read from
+              const auto refused = make_overlap_plan(problem, *parse_target(target));
+              REQUIRE(!refused);
+              CHECK(refused.error().message == valid.error().message);
+              continue;
+            }
             const OverlapChoice choice = choose(problem, target);
             CAPTURE(to_text(choice.plan));
             CHECK(check_fit(problem, choice.plan));

@@ -54,8 +54,8 @@ std::vector<Case> cases(int ranks) {
                         make_case(OverlapOp::gemm_reduce_scatter, ranks, 130 * ranks + 1, 12, 9, fp32),
                         make_case(OverlapOp::gemm_reduce_scatter, ranks, 260 * ranks + 1, 12, 9, direct),
                         make_case(OverlapOp::gemm_all_reduce, ranks, 260 * ranks + 1, 12, 9, two),
-                        make_case(OverlapOp::gemm_all_to_all, ranks, 270, 5 * ranks + 1, 7, two),
-                        make_case(OverlapOp::gemm_all_to_all, ranks, 270, 5 * ranks + 1, 7, direct)};
+                        make_case(OverlapOp::gemm_all_to_all, ranks, 270, 8 * ranks - 1, 7, two),
+                        make_case(OverlapOp::gemm_all_to_all, ranks, 270, 8 * ranks - 1, 7, direct)};
   all.push_back(make_case(OverlapOp::all_gather_gemm, ranks, 260 * ranks + 1, 12, 7, ring));
   for (const std::size_t apart : {0, 1, 6, 8}) {
     all.push_back(all[apart]);
@@ -63,7 +63,7 @@ std::vector<Case> cases(int ranks) {
   }
   for (const OverlapOp op : {OverlapOp::all_gather_gemm, OverlapOp::all_to_all_gemm, OverlapOp::gemm_reduce_scatter,
                              OverlapOp::gemm_all_reduce, OverlapOp::gemm_all_to_all})
-    all.push_back(make_case(op, ranks, 3, 2, 3));  // slices of nothing
+    all.push_back(make_case(op, ranks, 3, op == OverlapOp::gemm_all_to_all ? 1 : 2, 3));  // slices of nothing
   all.push_back(make_case(OverlapOp::all_gather_gemm, ranks, 3, 2, 3, ring));
   return all;
 }
@@ -241,7 +241,7 @@ std::vector<Ending> on_ranks(const Case& of, Milliseconds timeout, const Body& b
 }
 
 Case small_case(OverlapOp op, int ranks, OverlapRoute route = OverlapRoute::direct) {
-  return make_case(op, ranks, 140 * ranks, 24, 16, {.sub_slices = 2, .route = route});
+  return make_case(op, ranks, 140 * ranks, 48, 16, {.sub_slices = 2, .route = route});
 }
 
 /// Every op, and every route of it.
