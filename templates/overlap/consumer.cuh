@@ -132,13 +132,14 @@ struct Consumer {
     constexpr int columns = Fp32 ? 32 : kHalfRowBytes / 2;
 #pragma unroll
     for (int chunk = after / columns; chunk < last / columns; ++chunk) {
-      if constexpr (Finish && config.bias) add_bias<columns>(d, chunk, shared.bias(bias.slot), lane);
-      if constexpr (Finish && config.activation != Activation::none) {
-#pragma unroll
-        for (int i = 0; i < columns / 2; ++i) d[chunk * (columns / 2) + i] = activate(d[chunk * (columns / 2) + i]);
+      if constexpr (Finish && config.bias) {
+        add_bias<columns>(d, chunk, shared.bias(bias.slot), lane);
+        activate_chunk<columns>(d, chunk);
       }
       const int buffer = warpgroup * config.store_buffers + staging.slot;
       barrier_wait(shared.barrier(barriers.staging_free + buffer), staging.parity ^ 1u);
+      // No loads of bias keep the chunks in order: before the wait, the compiler would begin several, in too many registers.
+      if constexpr (Finish && !config.bias) activate_chunk<columns>(d, chunk);
       write_chunk<Fp32>(d, chunk, shared.staging(warpgroup, staging.slot), warp, lane);
       fence_async_shared();
       __syncwarp();

@@ -106,4 +106,12 @@ ORDO_DEVICE float activate(float x) {
   return x;
 }
 
+template <int Columns, int N>
+ORDO_DEVICE void activate_chunk(float (&d)[N], int chunk) {
+  if constexpr (config.activation != Activation::none) {
+#pragma unroll
+    for (int i = chunk * (Columns / 2); i < (chunk + 1) * (Columns / 2); ++i) d[i] = activate(d[i]);
+  }
+}
+
 }  // namespace ordo::overlap

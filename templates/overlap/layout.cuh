@@ -83,6 +83,8 @@ ORDO_DEVICE int units_of(const Slice& slice) { return ceil_div(slice.rows, confi
 ORDO_DEVICE bool is_own(const KernelParams& params, const Tile& tile) { return tile.slice == params.tiles.rank; }
 
 /// Whether what the tile's slice becomes here is a partial sum for its owner.
-ORDO_DEVICE bool is_partial(const KernelParams& params, const Tile& tile) { return kReduces && !is_own(params, tile); }
+ORDO_DEVICE bool is_partial(const KernelParams& params, const Tile& tile) {
+  return kReduces && config.ranks > 1 && !is_own(params, tile);
+}
 
 }  // namespace ordo::overlap
