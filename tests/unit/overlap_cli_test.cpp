@@ -47,7 +47,7 @@ TEST_CASE("cli overlap: a plan goes straight unless a ring is asked for, where t
 TEST_CASE("cli overlap: of a suite, a ring takes the rows that it can") {
   const std::vector<std::string> suite{"overlap-gemm op=all-gather-gemm m=8 n=8 k=8",
                                        "overlap-gemm op=gemm-all-reduce m=8 n=8 k=8",
-                                       "overlap-gemm op=all-to-all-gemm m=8 n=8 k=8"};
+                                       "overlap-gemm op=all-to-all-gemm m=8 n=8 k=32"};
   cli::OverlapRunOptions options;
   options.suite = true;
   CHECK(cli::resolve_products(options, 4, suite)->size() == 3);
