@@ -215,7 +215,10 @@ Result<void> check_range(std::size_t bytes, std::size_t offset, std::size_t size
 Result<void> DeviceBuffer::copy_from_host(const void* host, std::size_t bytes, std::size_t offset) {
   if (auto ok = check_range(bytes, offset, bytes_); !ok || bytes == 0) return ok;
   const Driver& d = **driver();
-  return d.check(d.memcpyHtoD(address(data_) + offset, host, bytes), "cuMemcpyHtoD");
+  if (auto ok = d.check(d.memcpyHtoD(address(data_) + offset, host, bytes), "cuMemcpyHtoD"); !ok) return ok;
+  // From pageable memory it returns once the bytes are staged; streams that do not wait for the default one could overtake them
+  // (CUDA driver API, "API synchronization behavior").
+  return d.check(d.streamSynchronize(nullptr), "cuStreamSynchronize");
 }
 
 Result<void> DeviceBuffer::copy_to_host(void* host, std::size_t bytes, std::size_t offset) const {

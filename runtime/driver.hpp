@@ -38,8 +38,10 @@ struct Driver {
   CUresult(CUDAAPI* ctxGetDevice)(CUdevice*) = nullptr;  // spelled out: CUDA 13 headers may declare a newer form
   decltype(&::cuCtxGetId) ctxGetId = nullptr;
   CUresult(CUDAAPI* ctxSynchronize)() = nullptr;  // likewise
+  decltype(&::cuCtxGetStreamPriorityRange) ctxGetStreamPriorityRange = nullptr;
 
   decltype(&::cuStreamCreate) streamCreate = nullptr;
+  decltype(&::cuStreamCreateWithPriority) streamCreateWithPriority = nullptr;
   decltype(&::cuStreamDestroy) streamDestroy = nullptr;
   decltype(&::cuStreamSynchronize) streamSynchronize = nullptr;
   decltype(&::cuStreamQuery) streamQuery = nullptr;

@@ -67,7 +67,9 @@ Result<void> SliceExchange::open() {
         !ok)
       return ok;
   }
-  if (auto ok = d_.check(d_.streamCreate(&copies_, CU_STREAM_NON_BLOCKING), "cuStreamCreate"); !ok) return ok;
+  auto copies = create_waiting_stream(d_);
+  if (!copies) return copies.error();
+  copies_ = *copies;
   for (CUevent* event : {&begun_, &copied_, &finished_, &freed_}) {
     if (auto ok = d_.check(d_.eventCreate(event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"); !ok) return ok;
   }

@@ -26,9 +26,23 @@ LaunchWatch::~LaunchWatch() {
   if (rescue_ != nullptr) d.streamDestroy(rescue_);
 }
 
+Result<CUstream> create_waiting_stream(const Driver& driver) {
+  int least = 0, greatest = 0;
+  if (auto ok = driver.check(driver.ctxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange"); !ok)
+    return ok.error();
+  CUstream stream = nullptr;
+  if (auto ok = driver.check(driver.streamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest),
+                             "cuStreamCreateWithPriority");
+      !ok)
+    return ok.error();
+  return stream;
+}
+
 Result<void> LaunchWatch::open() {
   const Driver& d = *setup_.driver;
-  if (auto ok = d.check(d.streamCreate(&rescue_, CU_STREAM_NON_BLOCKING), "cuStreamCreate"); !ok) return ok;
+  auto rescue = create_waiting_stream(d);
+  if (!rescue) return rescue.error();
+  rescue_ = *rescue;
   for (Record& record : records_) {
     for (CUevent* event : {&record.begin, &record.end}) {
       if (auto ok = d.check(d.eventCreate(event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"); !ok) return ok;

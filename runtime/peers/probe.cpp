@@ -83,7 +83,8 @@ class Probe {
 
   Result<void> prepare() {
     if (auto opened = stream_.open(); !opened) return opened;
-    return d_.check(d_.memcpyHtoD(memory_.local(), pattern(rank_).data(), kPiece), "cuMemcpyHtoD");
+    // On the stream that sends it: cuMemcpyHtoD may return before its bytes are there, and this stream waits for no other.
+    return d_.check(d_.memcpyHtoDAsync(memory_.local(), pattern(rank_).data(), kPiece, stream_.get()), "cuMemcpyHtoDAsync");
   }
 
   Result<void> send_by_copies() {

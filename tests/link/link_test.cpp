@@ -132,6 +132,7 @@ class Buffers {
   void* copied(const void* from, std::size_t bytes) {
     const CUdeviceptr data = allocated(bytes);
     verdict_.expect(driver_.memcpyHtoD(data, from, bytes), "cuMemcpyHtoD");
+    verdict_.expect(driver_.streamSynchronize(nullptr), "cuStreamSynchronize");  // it may return before the bytes are there
     return reinterpret_cast<void*>(data);
   }
   static ordo_tensor view(void* data, std::int64_t rows, std::int64_t heads, std::int64_t dim) {

@@ -184,6 +184,12 @@ CUresult stream_create(CUstream* stream, unsigned) {
   count(&Live::streams, 1);
   return CUDA_SUCCESS;
 }
+CUresult stream_create_with_priority(CUstream* stream, unsigned flags, int) { return stream_create(stream, flags); }
+CUresult stream_priorities(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return CUDA_SUCCESS;
+}
 CUresult stream_destroy(CUstream stream) {
   delete stream_of(stream);
   count(&Live::streams, -1);
@@ -278,11 +284,6 @@ CUresult host_pointer(CUdeviceptr* out, void* data, unsigned) {
   return CUDA_SUCCESS;
 }
 
-CUresult copy_from_host(CUdeviceptr to, const void* from, std::size_t bytes) {
-  ORDO_FAKE("memcpyHtoD");
-  std::memcpy(pointer(to), from, bytes);
-  return CUDA_SUCCESS;
-}
 CUresult copy_to_host(void* to, CUdeviceptr from, std::size_t bytes) {
   ORDO_FAKE("memcpyDtoH");
   std::memcpy(to, pointer(from), bytes);
@@ -301,6 +302,13 @@ CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stre
       copy_unseen(pointer(to), pointer(from), bytes);
     else
       std::memcpy(pointer(to), pointer(from), bytes);
+  });
+}
+CUresult copy_from_host_async(CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
+  ORDO_FAKE("memcpyHtoDAsync");
+  const auto* first = static_cast<const unsigned char*>(from);
+  return enqueue(stream, [to, staged = std::vector<unsigned char>(first, first + bytes)] {
+    std::memcpy(pointer(to), staged.data(), staged.size());
   });
 }
 CUresult copy_to_host_async(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
@@ -443,7 +451,9 @@ Driver make_table() {
   d.devicePrimaryCtxRelease = primary_release;
   d.threadExchangeStreamCaptureMode = exchange_capture_mode;
   d.ctxEnablePeerAccess = enable_peer;
+  d.ctxGetStreamPriorityRange = stream_priorities;
   d.streamCreate = stream_create;
+  d.streamCreateWithPriority = stream_create_with_priority;
   d.streamDestroy = stream_destroy;
   d.streamSynchronize = stream_synchronize;
   d.streamQuery = stream_query;
@@ -458,7 +468,7 @@ Driver make_table() {
   d.memHostAlloc = host_alloc;
   d.memFreeHost = free_host;
   d.memHostGetDevicePointer = host_pointer;
-  d.memcpyHtoD = copy_from_host;
+  d.memcpyHtoDAsync = copy_from_host_async;
   d.memcpyDtoH = copy_to_host;
   d.memcpyDtoDAsync = copy;
   d.memcpyDtoHAsync = copy_to_host_async;
