@@ -20,9 +20,10 @@ inline constexpr int kConsumerThreads = 256;
 inline constexpr int kElementwiseThreads = 256;
 
 /// setmaxnreg: two consumer warpgroups and one producer share exactly the 3 x 168 that 384 threads launch with. At head_dim 128
-/// the consumers fit in 224, which leaves the loader room for the walk state of every schedule; at 64 they need 232.
+/// the consumers fit in 224, which leaves the loader room for the walk state of every schedule; at 64 they need 232, and so do
+/// masks by expression, which are evaluated between the accumulators.
 constexpr int consumer_registers_of(const Config& c) {
-  return c.consumer_registers != 0 ? c.consumer_registers : c.head_dim == 64 ? 232 : 224;
+  return c.consumer_registers != 0 ? c.consumer_registers : c.head_dim == 64 || c.mask_expression ? 232 : 224;
 }
 constexpr int producer_registers_of(const Config& c) { return 3 * 168 - 2 * consumer_registers_of(c); }
 
@@ -90,7 +91,7 @@ struct Layout {
   int neg_lse2, neg_delta, row_scale;  ///< [stages]
   int column_scale;
   int steps, items;  ///< rings of records
-  int scheduler;     ///< Scheduler::State
+  int scheduler;     ///< Scheduler::State; masks by expression: then what the loader keeps
   int item_states;   ///< [consumer warp]: see Consumer::run
   int barriers;
   int bytes;
@@ -120,7 +121,7 @@ constexpr Layout layout_of(const Config& c) {
   l.column_scale = take(exact ? c.head_dim * 4 : 0);
   l.steps = take(kStepSlots * 16);
   l.items = take(kItemSlots * 16);
-  l.scheduler = take(16);
+  l.scheduler = take(c.mask_expression ? 32 : 16);
   l.item_states = take(8 * 4);
   l.barriers = take(barriers_of(c).count * 8);
   l.bytes = next;
