@@ -143,7 +143,7 @@ template <bool Read>
 struct VisitsOf {
   static constexpr unsigned int seen = 0;  // of masks by expression, which read the table
   int q;
-  __device__ __forceinline__ VisitsOf(const MainParams&, const schedule::Geometry& g, const schedule::Item& at, int)
+  __device__ __forceinline__ VisitsOf(const MainParams&, const schedule::Geometry& g, const schedule::Item& at, int, int)
       : q(schedule::start_q(g, at)) {}
   __device__ __forceinline__ schedule::Visit next(const schedule::Geometry& g, schedule::Item at) {
     // Works everything out anew at each step: kept across steps, its many terms would spill.
@@ -160,8 +160,12 @@ struct VisitsOf<true> {
   // Masks by expression: what the visit that next() gave last sees (schedule.cuh), and the same one ahead.
   int distance = 0;
   unsigned int seen = 0, seen_ahead = 0;
-  __device__ __forceinline__ VisitsOf(const MainParams& params, const schedule::Geometry& g, const schedule::Item& at, int member)
-      : word(schedule::arrival_visits(g, params.arrival, at, member)), read(*word) {
+  /// `steps` of each query head, which the loader of a mask by expression has no registers to divide for once more.
+  __device__ __forceinline__ VisitsOf(const MainParams& params, const schedule::Geometry& g, const schedule::Item& at, int member,
+                                      int steps)
+      : word(config.mask_expression ? schedule::arrival_visits(g, params.arrival, at, member, steps)
+                                    : schedule::arrival_visits(g, params.arrival, at, member)),
+        read(*word) {
     if constexpr (config.mask_expression) {
       distance = schedule::mask_distance(g, params.arrival);
       seen_ahead = word[distance];
@@ -266,7 +270,7 @@ struct Loader {
     for (int member = 0; member < config.group && item.steps > 0; ++member) {
       const int head = kv_head * config.group + member;
       const int head_tile = (batch * kv_heads(params.shape) * config.group + head) * g.q_tiles;
-      Visits visits(params, g, at, member);
+      Visits visits(params, g, at, member, item.steps / config.group);
 #pragma unroll 1
       for (int t = item.steps / config.group; t > 0; --t) {
         const schedule::Visit visit = visits.next(g, at);
