@@ -302,7 +302,7 @@ struct Consumer {
                                                : first_visible_row(geometry(params.shape), key) < first_row + config.tile_q;
       if (sees) {
         // An expression comes first: only before the accumulators of S and dP are there are registers left to evaluate it.
-        const u32 seen = config.mask_expression ? find_seen(key, first_row) : 0u;
+        const u32 seen = config.mask_expression ? find_seen(block, first_row) : 0u;
         float s[kScores], dp[kScores];
         u32 p[kPairs];
         issue_scores(s, dp, k.advanced(block * kBlockBytes), v.advanced(block * kBlockBytes), q_tile, do_tile);
@@ -508,11 +508,12 @@ struct Consumer {
   }
 
   /// Masks by expression: a bit for each of this thread's pairs of a block.
-  __device__ __forceinline__ u32 find_seen(int first_key, int first_row) {
+  __device__ __forceinline__ u32 find_seen(int block, int first_row) {
     static_assert(kScores <= 32);
     const schedule::Geometry g = geometry(params.shape);
-    // Fresh, else what follows from them alone is kept in registers over the whole walk.
-    const int key = fresh(first_key + 16 * warp + (lane >> 2)), row = first_row + 2 * (lane & 3);
+    // Fresh, and the first key read again: else what follows from them alone is kept in registers over the whole walk.
+    const int lane = fresh_lane(), warp = fresh(this->warp);
+    const int key = first_key_of(read_item()) + 128 * block + 16 * warp + (lane >> 2), row = first_row + 2 * (lane & 3);
     TilePlace place{};
     if constexpr (config.mask_reads_head)
       place = place_of(params.shape, g, load_shared_int(shared.at(layout.steps) + (number % kStepSlots) * 16u + 4u));

@@ -143,7 +143,7 @@ template <bool Read>
 struct VisitsOf {
   static constexpr unsigned int seen = 0;  // of masks by expression, which read the table
   int q;
-  __device__ __forceinline__ VisitsOf(const MainParams&, const schedule::Geometry& g, const schedule::Item& at, int)
+  __device__ __forceinline__ VisitsOf(const MainParams&, const schedule::Geometry& g, const schedule::Item& at, int, int)
       : q(schedule::start_q(g, at)) {}
   __device__ __forceinline__ schedule::Visit next(const schedule::Geometry& g, schedule::Item at) {
     // Works everything out anew at each step: kept across steps, its many terms would spill.
@@ -160,8 +160,12 @@ struct VisitsOf<true> {
   // Masks by expression: what the visit that next() gave last sees (schedule.cuh), and the same one ahead.
   int distance = 0;
   unsigned int seen = 0, seen_ahead = 0;
-  __device__ __forceinline__ VisitsOf(const MainParams& params, const schedule::Geometry& g, const schedule::Item& at, int member)
-      : word(schedule::arrival_visits(g, params.arrival, at, member)), read(*word) {
+  /// `steps` of each query head, which the loader of a mask by expression has no registers to divide for once more.
+  __device__ __forceinline__ VisitsOf(const MainParams& params, const schedule::Geometry& g, const schedule::Item& at, int member,
+                                      int steps)
+      : word(config.mask_expression ? schedule::arrival_visits(g, params.arrival, at, member, steps)
+                                    : schedule::arrival_visits(g, params.arrival, at, member)),
+        read(*word) {
     if constexpr (config.mask_expression) {
       distance = schedule::mask_distance(g, params.arrival);
       seen_ahead = word[distance];
@@ -196,6 +200,7 @@ struct Loader {
 
   __device__ __forceinline__ void run() {
     Ring<kItemSlots> items;
+    if constexpr (config.mask_expression) store_shared_int(kept_kv_parity(), 1);
     if (rank == 0) {
       Scheduler::start(shared);
       Scheduler::next(params, shared, items);
@@ -209,7 +214,12 @@ struct Loader {
       if (item.kind == Item::convert) {
         if constexpr (kOrdered) load_sums(item);
       } else {
+        if constexpr (config.mask_expression) store_shared_int(kept_items(), 2 * items.slot + static_cast<int>(items.parity));
         load_item(item);
+        if constexpr (config.mask_expression) {
+          const int kept = load_shared_int(kept_items());
+          items = {kept >> 1, static_cast<u32>(kept & 1)};
+        }
       }
       if (rank == 0) {
         if (has_second_half(item))
@@ -219,6 +229,14 @@ struct Loader {
       }
     }
     announce({0, -1, 0, 0});
+  }
+
+  // Masks by expression: a walk reads two words of its table ahead, so it keeps nothing else in registers that can be had again.
+  // What only the next item needs waits in shared memory, behind the scheduler's state; the stage follows from the step.
+  __device__ __forceinline__ u32 kept_items() const { return shared.at(layout.scheduler) + sizeof(Scheduler::State); }
+  __device__ __forceinline__ u32 kept_kv_parity() const { return kept_items() + 4u; }
+  __device__ __forceinline__ void find_stage(u32 step) {
+    if constexpr (config.mask_expression) stage = {static_cast<int>(step % config.stages), (step / config.stages) & 1u};
   }
 
   __device__ __forceinline__ bool has_second_half(const Item& item) const {
@@ -242,7 +260,7 @@ struct Loader {
     if (item.steps == 0) {
       wait_empty(barriers.k_empty);
       wait_empty(barriers.v_empty);
-      kv_parity ^= 1u;
+      flip_kv_parity();
     }
     int flags = Step::first;
     int left = item.steps;
@@ -252,7 +270,7 @@ struct Loader {
     for (int member = 0; member < config.group && item.steps > 0; ++member) {
       const int head = kv_head * config.group + member;
       const int head_tile = (batch * kv_heads(params.shape) * config.group + head) * g.q_tiles;
-      Visits visits(params, g, at, member);
+      Visits visits(params, g, at, member, item.steps / config.group);
 #pragma unroll 1
       for (int t = item.steps / config.group; t > 0; --t) {
         const schedule::Visit visit = visits.next(g, at);
@@ -281,6 +299,7 @@ struct Loader {
       const int tile = item.first + i * config.cluster + static_cast<int>(rank);
       const int expected = tile < item.unit ? contributors(params, g, tile % g.q_tiles) : 0;
       const char* from = static_cast<const char*>(params.scratch.dq) + static_cast<size_t>(tile) * (kSlices * kSliceBytes);
+      find_stage(number + static_cast<u32>(i));
       load_half(barriers.q_full, barriers.q_empty, layout.q, from, expected > 0);
       load_half(barriers.do_full, barriers.do_empty, layout.d_o, from + kQBytes, expected > 0);
       stage.advance();
@@ -313,6 +332,7 @@ struct Loader {
   }
 
   __device__ __forceinline__ void load_step(Step step, int head, int batch) {
+    find_stage(number);
     const u32 rows = static_cast<u32>(stage.slot) * config.tile_q * 4u;
     const size_t statistics = static_cast<size_t>(step.tile) * config.tile_q;
     const int row = (step.place >> 2) * config.tile_q;
@@ -346,7 +366,14 @@ struct Loader {
     }
   }
 
-  __device__ __forceinline__ void wait_empty(int barrier) { barrier_wait(shared.barrier(barrier), kv_parity); }
+  __device__ __forceinline__ void wait_empty(int barrier) {
+    if constexpr (config.mask_expression) kv_parity = load_shared_u32(kept_kv_parity());
+    barrier_wait(shared.barrier(barrier), kv_parity);
+  }
+  __device__ __forceinline__ void flip_kv_parity() {
+    kv_parity ^= 1u;
+    if constexpr (config.mask_expression) store_shared_int(kept_kv_parity(), static_cast<int>(kv_parity));
+  }
 
   __device__ __forceinline__ void load_kv(int unit, int kv_head, int batch) {
     wait_empty(barriers.k_empty);
@@ -360,7 +387,7 @@ struct Loader {
       load_box(shared.at(layout.peer_k), params.k, k_full, peer_row, static_cast<int>(rank), kv_head, batch);
     }
     wait_empty(barriers.v_empty);
-    kv_parity ^= 1u;
+    flip_kv_parity();
     barrier_arrive_expect(v_full, kKvBytes);
     load_kv_rows(params.v, shared.at(layout.v), v_full, row, kv_head, batch);
   }

@@ -19,7 +19,7 @@ struct ScheduleState {
 
   __device__ __forceinline__ ScheduleState(const MainParams& params, const schedule::Geometry& g, const Item& item)
       : at{item.first, item.unit, item.kind == Item::walk_down},
-        visits(params, g, at, 0),
+        visits(params, g, at, 0, item.steps / config.group),
         head_tile(item.first * config.group * g.q_tiles),
         member(0),
         head_left(item.steps / config.group),
@@ -36,7 +36,7 @@ struct ScheduleState {
     if (--head_left == 0 && left > 0) {
       head_left = steps_of(params, g, at);
       head_tile += g.q_tiles;
-      visits = Visits(params, g, at, ++member);
+      visits = Visits(params, g, at, ++member, head_left);
     }
     return step;
   }

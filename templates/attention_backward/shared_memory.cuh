@@ -20,9 +20,11 @@ inline constexpr int kConsumerThreads = 256;
 inline constexpr int kElementwiseThreads = 256;
 
 /// setmaxnreg: two consumer warpgroups and one producer share exactly the 3 x 168 that 384 threads launch with. At head_dim 128
-/// the consumers fit in 224, which leaves the loader room for the walk state of every schedule; at 64 they need 232.
+/// the consumers fit in 224, which leaves the loader room for the walk state of every schedule; at 64 they need 232, and so does
+/// `exact` in a cluster with a mask by expression, which holds row scales besides.
 constexpr int consumer_registers_of(const Config& c) {
-  return c.consumer_registers != 0 ? c.consumer_registers : c.head_dim == 64 ? 232 : 224;
+  const bool row_scales = c.mask_expression && c.accumulate == Accumulate::exact && c.cluster == 2;
+  return c.consumer_registers != 0 ? c.consumer_registers : c.head_dim == 64 || row_scales ? 232 : 224;
 }
 constexpr int producer_registers_of(const Config& c) { return 3 * 168 - 2 * consumer_registers_of(c); }
 
@@ -90,7 +92,7 @@ struct Layout {
   int neg_lse2, neg_delta, row_scale;  ///< [stages]
   int column_scale;
   int steps, items;  ///< rings of records
-  int scheduler;     ///< Scheduler::State
+  int scheduler;     ///< Scheduler::State; masks by expression: then what the loader keeps
   int item_states;   ///< [consumer warp]: see Consumer::run
   int barriers;
   int bytes;
@@ -120,7 +122,7 @@ constexpr Layout layout_of(const Config& c) {
   l.column_scale = take(exact ? c.head_dim * 4 : 0);
   l.steps = take(kStepSlots * 16);
   l.items = take(kItemSlots * 16);
-  l.scheduler = take(16);
+  l.scheduler = take(c.mask_expression ? 32 : 16);
   l.item_states = take(8 * 4);
   l.barriers = take(barriers_of(c).count * 8);
   l.bytes = next;

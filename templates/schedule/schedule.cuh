@@ -225,12 +225,15 @@ ORDO_HOST_DEVICE constexpr int arrival_steps(const Geometry& g, const unsigned* 
   const unsigned* begins = arrival_begins(g, table, item);
   return static_cast<int>((begins[1] - begins[0]) / table[1]);
 }
-/// The visits of an item for the query head `member` of its walk.
-ORDO_HOST_DEVICE constexpr const unsigned* arrival_visits(const Geometry& g, const unsigned* table, const Item& item,
-                                                          int member) {
-  const int steps = arrival_steps(g, table, item);
+/// The visits of an item for the query head `member` of its walk; `steps` is arrival_steps().
+ORDO_HOST_DEVICE constexpr const unsigned* arrival_visits(const Geometry& g, const unsigned* table, const Item& item, int member,
+                                                          int steps) {
   // NOLINTNEXTLINE(bugprone-implicit-widening-of-multiplication-result): a table has fewer than 2^31 words
   return table + arrival_begins(g, table, item)[0] + member % static_cast<int>(table[1]) * steps;
+}
+ORDO_HOST_DEVICE constexpr const unsigned* arrival_visits(const Geometry& g, const unsigned* table, const Item& item,
+                                                          int member) {
+  return arrival_visits(g, table, item, member, arrival_steps(g, table, item));
 }
 
 // Masks by expression: behind the visits and one word that is read ahead come the contributors of every Q tile, and then for
