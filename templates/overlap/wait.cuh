@@ -27,18 +27,24 @@ ORDO_DEVICE void report(const KernelParams& params, const Wait& wait, u32 seen) 
 
 /// Waits until the word has reached `expected`; what was written before it is then visible to the copy engine of this SM.
 /// False: it never did.
+///
+/// The abort word lies in host memory and is looked at every 0.2 ms or so: with every look at `ready`, the reads of all waiting
+/// CTAs would fill the bus by which the copies that they wait for get their commands.
 ORDO_DEVICE bool wait_for(const KernelParams& params, const Wait& wait) {
-  constexpr int kQuickLooks = 64;
+  constexpr int kQuickLooks = 64, kLooksACheck = 256;
   u64 end = 0;
   for (int looks = 0;; ++looks) {
     const u32 seen = load_acquire_system(wait.word);
     if (static_cast<int>(seen - wait.expected) >= 0) break;
     if (looks < kQuickLooks) continue;
-    if (looks == kQuickLooks) end = global_nanoseconds() + params.waiting.timeout_ns;
-    if (load_acquire_system(params.waiting.abort) != 0u) return false;
-    if (global_nanoseconds() >= end) {
-      report(params, wait, seen);
-      return false;
+    if (looks == kQuickLooks) {
+      end = global_nanoseconds() + params.waiting.timeout_ns;
+    } else if (looks % kLooksACheck == 0) {
+      if (load_acquire_system(params.waiting.abort) != 0u) return false;
+      if (global_nanoseconds() >= end) {
+        report(params, wait, seen);
+        return false;
+      }
     }
     __nanosleep(100);
   }
