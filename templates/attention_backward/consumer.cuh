@@ -509,7 +509,7 @@ struct Consumer {
 
   /// Masks by expression: a bit for each of this thread's pairs of a block.
   __device__ __forceinline__ u32 find_seen(int block, int first_row) {
-    static_assert(kScores <= 32);
+    static_assert(kScores == 32);
     const schedule::Geometry g = geometry(params.shape);
     // Fresh, and the first key read again: else what follows from them alone is kept in registers over the whole walk.
     const int lane = fresh_lane(), warp = fresh(this->warp);
@@ -518,13 +518,21 @@ struct Consumer {
     if constexpr (config.mask_reads_head)
       place = place_of(params.shape, g, load_shared_int(shared.at(layout.steps) + (number % kStepSlots) * 16u + 4u));
     u32 seen = 0;
+    // A loop, four pairs a turn: all at once take registers that dK and dV have, and minutes to compile where the expression is
+    // long.
+#pragma unroll 1
+    for (int j = 0; j < kScores / 4; ++j) {
+      const int first_k = fresh(key);
+      u32 bits = 0;
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      const int q = row + 8 * (i / 4) + (i & 1), k = key + 4 * (i & 2);
-      const bool sees = k < g.seqlen_k && visible(q, k, place.head, place.batch, g.seqlen_q, g.seqlen_k);
-      seen |= static_cast<u32>(sees) << i;
+      for (int i = 0; i < 4; ++i) {
+        const int q = row + 8 * j + (i & 1), k = first_k + 4 * (i & 2);
+        const bool sees = k < g.seqlen_k && visible(q, k, place.head, place.batch, g.seqlen_q, g.seqlen_k);
+        bits |= static_cast<u32>(sees) << i;
+      }
+      seen = seen >> 4 | bits << 28;
     }
-    return static_cast<u32>(fresh(static_cast<int>(seen)));
+    return seen;
   }
 
   __device__ __forceinline__ void select_visible(float (&x)[kScores], int first_key, int first_row) {
