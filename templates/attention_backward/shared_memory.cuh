@@ -20,11 +20,9 @@ inline constexpr int kConsumerThreads = 256;
 inline constexpr int kElementwiseThreads = 256;
 
 /// setmaxnreg: two consumer warpgroups and one producer share exactly the 3 x 168 that 384 threads launch with. At head_dim 128
-/// the consumers fit in 224, which leaves the loader room for the walk state of every schedule; at 64 they need 232, and so does
-/// `exact` in a cluster with a mask by expression, which holds row scales besides.
+/// the consumers fit in 224, which leaves the loader room for the walk state of every schedule; at 64 they need 232.
 constexpr int consumer_registers_of(const Config& c) {
-  const bool row_scales = c.mask_expression && c.accumulate == Accumulate::exact && c.cluster == 2;
-  return c.consumer_registers != 0 ? c.consumer_registers : c.head_dim == 64 || row_scales ? 232 : 224;
+  return c.consumer_registers != 0 ? c.consumer_registers : c.head_dim == 64 ? 232 : 224;
 }
 constexpr int producer_registers_of(const Config& c) { return 3 * 168 - 2 * consumer_registers_of(c); }
 

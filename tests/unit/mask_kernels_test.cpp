@@ -29,7 +29,7 @@ Plan plan_of(int kernel, Accumulate accumulate, std::string_view mask) {
 }
 
 /// Every kernel and accumulation, with the masks of the GPU suite in turn, and so groups, element types, schedules and shapes.
-/// `exact` in a cluster once more: there consumers have the fewest registers to spare, and with 224 this one spilled.
+/// `exact` in a cluster once more: there consumers have the fewest registers to spare.
 std::vector<Plan> plans() {
   constexpr std::array kGroups{4, 1, 3, 2};
   std::vector<Plan> plans;
