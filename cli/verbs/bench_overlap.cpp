@@ -13,8 +13,8 @@ namespace ordo::cli {
 namespace {
 
 struct BenchOverlapOptions : OverlapRunOptions {
-  /// Every round is warmed up like the first: after NCCL alone, say, the card has power to spare for a while, and what is measured
-  /// next would run at a higher clock than the rest.
+  /// Every round is warmed up like the first: after NCCL alone, say, the card has power to spare for a while, and what is
+  /// measured next would run at a higher clock than the rest.
   MeasurementPolicy policy{.round_warm_ms = 300};
   std::optional<double> warmup_seconds, measure_seconds;
   std::string csv, cublas;

@@ -31,8 +31,8 @@ Result<CUstream> create_waiting_stream(const Driver& driver) {
   if (auto ok = driver.check(driver.ctxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange"); !ok)
     return ok.error();
   CUstream stream = nullptr;
-  if (auto ok = driver.check(driver.streamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest),
-                             "cuStreamCreateWithPriority");
+  if (auto ok =
+          driver.check(driver.streamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest), "cuStreamCreateWithPriority");
       !ok)
     return ok.error();
   return stream;

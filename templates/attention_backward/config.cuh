@@ -12,9 +12,14 @@
 //   468 -> 513; causal 16k 495 -> 508. The adds to global memory are about a fifth of a kernel's energy at 128 keys.
 // - Blocks of 64 keys that see nothing of a Q tile are left out: causal head_dim 64 1k 302 -> 329, 4k 451 -> 466; 128 1k 324 ->
 // 349.
-// - Two dQ buffers for single CTAs: head_dim 64 full 16k 518 -> 536; a third once dK is staged over dS (next): full 8k 538 -> 545.
+// - Two dQ buffers for single CTAs: head_dim 64 full 16k 518 -> 536; a third once dK is staged over dS (next): full 8k 538 ->
+// 545.
 // - dV leaves before the last dQ, dK over dS: the next item's K and V load earlier. head_dim 64 causal 1k 328 -> 335, 128 full 1k
 //   481 -> 486; within 0.5 % at 8k and 16k (turn by turn, three rounds, idle gaps between).
+// - Where groups go up and down in turn, conversions follow the downward groups, when all clusters end at once: after upward ones
+//   they held up the first items of the next group, and all that wait for those. alternate, head_dim 64 causal 16k 524 -> 541,
+//   128 8k 564 -> 582, 32/8 heads 564 -> 574. What waits and conversions still take of the first: 549 without either, and 554
+//   with atomic adds.
 // - Descriptors by addition (sm90/wgmma.cuh): 11 uniform instructions a product down to 5; head_dim 64 +1.5 %, 128 +0.5 %.
 // - Masked and unmasked bodies apart: head_dim 128 +1 %. The choice must be one for a warpgroup: with one a warp, dK was wrong.
 // - First contributor stores instead of adding to zeros: preprocess writes 134 MB less at 16384 tokens.

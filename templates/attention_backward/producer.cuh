@@ -30,9 +30,9 @@ ORDO_DEVICE Step read_step(Shared shared, u32 number) {
 /// Hands out items, one cluster at a time, through an atomic ticket: an item of a lower number has always been taken by a cluster
 /// that runs, whatever order the hardware starts clusters in. Lives in the loader of rank 0.
 ///
-/// Tickets run through blocks. Block b holds the items of walk group b and, with `ordered`, the conversion of the dQ of the groups
-/// converted_before(b) .. converted_before(b + 1). A conversion waits for adds of lower tickets only, and no add waits for a
-/// conversion.
+/// Tickets run through blocks. Block b holds the items of walk group b and, with `ordered`, the conversion of the dQ of the
+/// groups converted_before(b) .. converted_before(b + 1). A conversion waits for adds of lower tickets only, and no add waits for
+/// a conversion.
 struct Scheduler {
   /// Kept in shared memory between tickets: the loader has no registers to spare.
   struct State {
@@ -90,8 +90,8 @@ struct Scheduler {
     const int steps = kReadsTable ? schedule::arrival_steps(g, params.arrival, at) : schedule::steps(g, at.unit);
     return {at.flipped ? Item::walk_down : Item::walk_up, at.walk, at.unit, steps * config.group};
   }
-  /// How many walks are converted in blocks before `block`: those of the groups that end kConvertLag before it. Where groups go up
-  /// and down in turn, only as many as end with a downward one: upwards clusters finish one after another, in the order and at
+  /// How many walks are converted in blocks before `block`: those of the groups that end kConvertLag before it. Where groups go
+  /// up and down in turn, only as many as end with a downward one: upwards clusters finish one after another, in the order and at
   /// the distance in which the downward group wants them, and conversions between would hold up its first; downwards all finish
   /// at once.
   static __device__ __forceinline__ int converted_before(const schedule::Geometry& g, int block) {
