@@ -18,7 +18,8 @@ Json known(double value) { return value > 0 ? Json(value) : Json(); }
 }  // namespace
 
 void add_tuning(CLI::App& verb, TuningOptions& options) {
-  verb.add_option("--schedule", options.schedule, "Only this schedule: ascending, descending, shift (full) or alternate (causal)")
+  verb.add_option("--schedule", options.schedule,
+                  "Only this schedule: ascending, descending, arrival, shift (full), alternate or symmetric_shift (causal)")
       ->type_name("NAME")
       ->group("Plan");
   verb.add_option("--accumulate", options.accumulate, "ordered, exact or atomic (ordered)")->type_name("NAME")->group("Plan");

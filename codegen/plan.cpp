@@ -217,7 +217,8 @@ std::vector<Schedule> schedules_of(const Mask& mask) {
 Result<void> check_mask(Schedule schedule, Mask mask) {
   if (schedule == Schedule::shift && mask != Mask::full) {
     return Error{ErrorCode::invalid_plan,
-                 "plan: schedule shift is for mask full only; for causal masks use alternate, arrival, descending or ascending"};
+                 "plan: schedule shift is for mask full only; for causal masks use alternate, arrival, "
+                 "symmetric_shift, descending or ascending"};
   }
   if ((schedule == Schedule::alternate || schedule == Schedule::symmetric_shift) && mask != Mask::causal) {
     return Error{

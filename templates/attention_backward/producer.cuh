@@ -31,7 +31,7 @@ ORDO_DEVICE Step read_step(Shared shared, u32 number) {
 /// that runs, whatever order the hardware starts clusters in. Lives in the loader of rank 0.
 ///
 /// Tickets run through blocks. Block b holds the items of walk group b and, with `ordered`, the conversion of the dQ of the
-/// groups converted_before(b) .. converted_before(b + 1). A conversion waits for adds of lower tickets only, and no add waits for
+/// walks converted_before(b) .. converted_before(b + 1). A conversion waits for adds of lower tickets only, and no add waits for
 /// a conversion.
 struct Scheduler {
   /// Kept in shared memory between tickets: the loader has no registers to spare.

@@ -145,8 +145,10 @@ struct PlanChoice {
   Plan plan;
   int predicted_registers = 0;  ///< a consumer thread
   double predicted_ms = 0;
-  std::string reason;                 ///< one sentence a person can act on
-  std::vector<Candidate> candidates;  ///< best first; candidates[0].plan == plan
+  std::string reason;  ///< one sentence a person can act on
+  /// The choice, candidates[0].plan == plan, and the others by predicted time. Of plans too close to tell apart (within 1 %) the
+  /// choice is the one whose order is the simplest, so another may be predicted a little faster.
+  std::vector<Candidate> candidates;
 };
 
 /// Chooses a plan. Pure: the same arguments give the same answer on any machine. Thread-safe.

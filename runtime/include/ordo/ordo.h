@@ -108,7 +108,7 @@ ORDO_C_API void ordo_engine_destroy(ordo_engine* engine);
 typedef struct ordo_attention_backward {
   size_t struct_size;
   int64_t batch, seqlen_q, seqlen_k, heads, kv_heads, head_dim;
-  const char* mask;  /* "full" or "causal" (bottom-right aligned). NULL: "full"; for a kernel's calls, its plan's */
+  const char* mask;  /* "full", "causal" (bottom-right aligned) or "expr:...". NULL: "full"; for a kernel's calls, its plan's */
   const char* dtype; /* "bf16" or "fp16". NULL: "bf16"; for a kernel's calls, its plan's */
 } ordo_attention_backward;
 
@@ -139,7 +139,7 @@ ORDO_C_API ordo_status ordo_plan_tune(ordo_engine* engine, const ordo_attention_
 ORDO_C_API ordo_status ordo_plan_parse(const char* text, ordo_plan** out);
 /* Canonical text, one line. */
 ORDO_C_API const char* ordo_plan_text(const ordo_plan* plan);
-/* Why it was chosen, one sentence; "" for a plan read from text. */
+/* Why it was chosen, one sentence; "" for a plan read from text and for a runner-up. */
 ORDO_C_API const char* ordo_plan_reason(const ordo_plan* plan);
 /* Predicted time of a launch in milliseconds; 0 for a plan read from text. */
 ORDO_C_API double ordo_plan_predicted_ms(const ordo_plan* plan);
@@ -148,7 +148,7 @@ ORDO_C_API const char* ordo_plan_source(const ordo_plan* plan);
 /* Time of a launch in milliseconds, by the source. */
 ORDO_C_API double ordo_plan_ms(const ordo_plan* plan);
 /* Of ordo_plan_query() and ordo_plan_tune(): how many plans were ranked behind this one, and number `index` of them, the fastest
- * being 0, as a plan of its own. */
+ * being 0, as a plan of its own. One that is too close to tell apart (within 1 %) may be predicted a little faster than this plan. */
 ORDO_C_API size_t ordo_plan_runners_up(const ordo_plan* plan);
 ORDO_C_API ordo_status ordo_plan_runner_up(const ordo_plan* plan, size_t index, ordo_plan** out);
 ORDO_C_API void ordo_plan_destroy(ordo_plan* plan);

@@ -110,7 +110,7 @@ struct OverlapPlan;
 
 struct EngineOptions {
   /// Cache file. Empty: $ORDO_CACHE, else $XDG_CACHE_HOME/ordo/cache.db, else ~/.cache/ordo/cache.db, else memory only.
-  std::string cache_path;
+  std::string cache_path = {};
   bool memory_cache_only = false;
   /// Finished cache files, on a shared filesystem say, which are only read: looked into before cache_path, in this order, and
   /// followed by those of $ORDO_CACHE_LAYERS ("A:B"). Nobody may change them meanwhile. A run whose kernels are all there makes

@@ -284,6 +284,11 @@ CUresult host_pointer(CUdeviceptr* out, void* data, unsigned) {
   return CUDA_SUCCESS;
 }
 
+CUresult copy_from_host(CUdeviceptr to, const void* from, std::size_t bytes) {
+  ORDO_FAKE("memcpyHtoD");
+  std::memcpy(pointer(to), from, bytes);
+  return CUDA_SUCCESS;
+}
 CUresult copy_to_host(void* to, CUdeviceptr from, std::size_t bytes) {
   ORDO_FAKE("memcpyDtoH");
   std::memcpy(to, pointer(from), bytes);
@@ -468,6 +473,7 @@ Driver make_table() {
   d.memHostAlloc = host_alloc;
   d.memFreeHost = free_host;
   d.memHostGetDevicePointer = host_pointer;
+  d.memcpyHtoD = copy_from_host;
   d.memcpyHtoDAsync = copy_from_host_async;
   d.memcpyDtoH = copy_to_host;
   d.memcpyDtoDAsync = copy;
