@@ -122,10 +122,7 @@ Result<std::unique_ptr<Connection>> Connection::open(const std::string& path, Ac
   sqlite3_limit(raw, SQLITE_LIMIT_LENGTH, largest_value_bytes);
   connection->writable = access != Access::immutable && sqlite3_db_readonly(raw, "main") == 0;
   // The file may come from anywhere: its schema may not call functions, and every page is checked when read.
-  // 16 MiB of pages, taken as they are used: the index of 100,000 kernels stays in memory between look-ups (SQLite's own 2 MiB
-  // hold a quarter of it).
-  if (auto ok = execute(raw, "PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON; PRAGMA cache_size=-16384;"); !ok)
-    return ok.error();
+  if (auto ok = execute(raw, "PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON;"); !ok) return ok.error();
   if (auto ok = connection->prepare_schema(); !ok) return ok.error();
   struct stat file{};
   if (::stat(path.c_str(), &file) == 0) {
