@@ -49,8 +49,9 @@ CUresult CUDAAPI encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t r
   legal = legal && row % 16 == 0 && steps[0] == 1;
   if (swizzle == CU_TENSOR_MAP_SWIZZLE_128B) legal = legal && row <= 128;
   if (swizzle == CU_TENSOR_MAP_SWIZZLE_64B) legal = legal && row <= 64;
-  std::memset(map, 0, sizeof *map);
-  std::memcpy(map, &out, sizeof out);
+  void* const bytes = map;  // aligned to 64 bytes, as the driver asks; the type of CUDA 13 says 128
+  std::memset(bytes, 0, sizeof *map);
+  std::memcpy(bytes, &out, sizeof out);
   return legal ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
