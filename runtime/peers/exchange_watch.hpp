@@ -22,8 +22,7 @@ struct KernelFailure {
 };
 
 /// A stream whose waits hold up no kernel: streams of one priority share hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless
-/// set), in which a kernel of the caller's stays behind the wait that it would end. The driver then changes queues after a time
-/// slice of about 2 ms.
+/// set), in which a kernel of the caller's could stay behind the wait that it would end.
 Result<CUstream> create_waiting_stream(const Driver& driver);
 
 /// Follows the launches of one exchange by events. Launches that are captured are bounded by their kernel's waits alone.

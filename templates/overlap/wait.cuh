@@ -28,8 +28,8 @@ ORDO_DEVICE void report(const KernelParams& params, const Wait& wait, u32 seen) 
 /// Waits until the word has reached `expected`; what was written before it is then visible to the copy engine of this SM.
 /// False: it never did.
 ///
-/// The abort word lies in host memory and is looked at every 0.2 ms or so: with every look at `ready`, the reads of all waiting
-/// CTAs would fill the bus by which the copies that they wait for get their commands.
+/// The abort word lies in host memory and is looked at every 0.2 ms or so, so that the reads of all waiting CTAs do not load the
+/// bus by which the copies that they wait for get their commands. What that is worth has not been measured.
 ORDO_DEVICE bool wait_for(const KernelParams& params, const Wait& wait) {
   constexpr int kQuickLooks = 64, kLooksACheck = 256;
   u64 end = 0;

@@ -123,24 +123,32 @@ TEST_CASE("two GPUs: a rank that stops launching is named, with its slice, withi
   }
 }
 
+namespace {
+
+/// How rank's launches of `problem` end when rank 1 is killed among them.
+Ending killed_while_launching(OverlapRank& rank, const OverlapGemm& problem, const OverlappedGemmOptions& how = {}) {
+  auto product = OverlapRank::Product::create(rank, problem, how);
+  if (!product) return product.error().message;
+  for (int launch = 1; launch <= 40; ++launch) {
+    if (rank.group().links.rank() == 1 && launch == 20) ::kill(::getpid(), SIGKILL);
+    if (auto ok = (*product)->launch(); !ok) return ok.error().message;
+  }
+  const auto start = Clock::now();
+  const auto result = (*product)->result();
+  if (result) return "a result";
+  return Clock::now() - start > 10s ? "late" : result.error().message;
+}
+
+}  // namespace
+
 TEST_CASE("two GPUs: a rank that is killed in the middle of launches fails the other at once") {
   ORDO_NEED_TWO_GPUS();
   CommunicatorOptions options;
   options.timeout = 20s;
   for (const OverlapOp op : {OverlapOp::all_gather_gemm, OverlapOp::gemm_reduce_scatter}) {
     CAPTURE(to_string(op));
-    const auto endings = on_two_gpus(Ranks::processes, options, on_rank([op](OverlapRank& rank) -> Ending {
-                                       auto product = OverlapRank::Product::create(rank, of_two_ranks(op));
-                                       if (!product) return product.error().message;
-                                       for (int launch = 1; launch <= 40; ++launch) {
-                                         if (rank.group().links.rank() == 1 && launch == 20) ::kill(::getpid(), SIGKILL);
-                                         if (auto ok = (*product)->launch(); !ok) return ok.error().message;
-                                       }
-                                       const auto start = Clock::now();
-                                       const auto result = (*product)->result();
-                                       if (result) return "a result";
-                                       return Clock::now() - start > 10s ? "late" : result.error().message;
-                                     }));
+    const auto endings = on_two_gpus(Ranks::processes, options,
+                                     on_rank([op](OverlapRank& rank) { return killed_while_launching(rank, of_two_ranks(op)); }));
     CHECK(contains(endings[0], "rank 1"));
     CHECK(endings[1] == "signal 9");
   }
@@ -150,19 +158,10 @@ TEST_CASE("two GPUs: on a ring of three, a rank that is killed fails the one beh
   ORDO_NEED_TWO_GPUS();
   CommunicatorOptions options;
   options.timeout = 20s;
-  const auto endings = on_gpus(3, Ranks::processes, options, on_rank([](OverlapRank& rank) -> Ending {
+  const auto endings = on_gpus(3, Ranks::processes, options, on_rank([](OverlapRank& rank) {
                                  OverlapGemm problem = of_two_ranks(OverlapOp::all_gather_gemm);
                                  problem.ranks = 3;
-                                 auto product = OverlapRank::Product::create(rank, problem, by_ring(rank, problem));
-                                 if (!product) return product.error().message;
-                                 for (int launch = 1; launch <= 40; ++launch) {
-                                   if (rank.group().links.rank() == 1 && launch == 20) ::kill(::getpid(), SIGKILL);
-                                   if (auto ok = (*product)->launch(); !ok) return ok.error().message;
-                                 }
-                                 const auto start = Clock::now();
-                                 const auto result = (*product)->result();
-                                 if (result) return "a result";
-                                 return Clock::now() - start > 10s ? "late" : result.error().message;
+                                 return killed_while_launching(rank, problem, by_ring(rank, problem));
                                }));
   CHECK(contains(endings[0], "rank 1"));
   CHECK(endings[1] == "signal 9");

@@ -146,8 +146,8 @@ struct PlanChoice {
   int predicted_registers = 0;  ///< a consumer thread
   double predicted_ms = 0;
   std::string reason;  ///< one sentence a person can act on
-  /// The choice, candidates[0].plan == plan, and the others by predicted time. Of plans too close to tell apart (within 1 %) the
-  /// choice is the one whose order is the simplest, so another may be predicted a little faster.
+  /// The choice, candidates[0].plan == plan, and the others by predicted time. Of plans too close to tell apart (0.4 %)
+  /// the choice is the one that is listed first before they are timed, so another may be predicted a little faster.
   std::vector<Candidate> candidates;
 };
 

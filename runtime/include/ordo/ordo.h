@@ -148,7 +148,7 @@ ORDO_C_API const char* ordo_plan_source(const ordo_plan* plan);
 /* Time of a launch in milliseconds, by the source. */
 ORDO_C_API double ordo_plan_ms(const ordo_plan* plan);
 /* Of ordo_plan_query() and ordo_plan_tune(): how many plans were ranked behind this one, and number `index` of them, the fastest
- * being 0, as a plan of its own. One that is too close to tell apart (within 1 %) may be predicted a little faster than this plan. */
+ * being 0, as a plan of its own. One that is too close to tell apart may be predicted a little faster than this plan. */
 ORDO_C_API size_t ordo_plan_runners_up(const ordo_plan* plan);
 ORDO_C_API ordo_status ordo_plan_runner_up(const ordo_plan* plan, size_t index, ordo_plan** out);
 ORDO_C_API void ordo_plan_destroy(ordo_plan* plan);
