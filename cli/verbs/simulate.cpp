@@ -120,7 +120,8 @@ Verb add_simulate(CLI::App& app) {
           "Tiles that may be computed and not yet added, by a store warp beside the worker; 0: the worker adds itself (0)")
       ->type_name("N")
       ->check(kInteger);
-  verb->add_option("--visits", options->visits, "arrival: up, down, up_and_down, rotate or greedy (rotate; causal: up_and_down)")
+  verb->add_option("--visits", options->visits,
+                   "arrival: up, down, up_and_down, zigzag, rotate or greedy (rotate; causal: up_and_down)")
       ->type_name("NAME");
   verb->add_option("--svg", options->svg, "Write a Gantt chart")->type_name("FILE");
   verb->add_flag("--json", options->json, "Print JSON, and nothing else, on standard output");

@@ -21,6 +21,9 @@ using schedule::Geometry;
 constexpr std::int64_t kMostVisits = std::int64_t{1} << 22;
 constexpr int kMostPatterns = 2;
 
+/// Whether groups of walks go up and down in turn.
+bool in_turns(ArrivalVisits visits) { return visits == ArrivalVisits::up_and_down || visits == ArrivalVisits::zigzag; }
+
 /// A live tile of a unit.
 struct Tile {
   int q;
@@ -51,7 +54,7 @@ class Run {
   Run(const Geometry& geometry, int heads, std::int64_t workers, const SimulationCosts& costs, ArrivalVisits visits)
       : g_(geometry), costs_(costs), visits_(visits), heads_(heads) {
     const int walks = std::min(g_.head_group, g_.walks);
-    patterns_ = g_.walks > walks && visits == ArrivalVisits::up_and_down ? kMostPatterns : 1;
+    patterns_ = g_.walks > walks && in_turns(visits) ? kMostPatterns : 1;
     const std::int64_t resident = std::clamp<std::int64_t>(workers / walks, 1, std::int64_t{patterns_} * g_.units);
     workers_.resize(static_cast<std::size_t>(resident));
   }
@@ -74,6 +77,7 @@ class Run {
     // Heads beyond what a table of a sensible size holds repeat the orders of the first.
     constexpr std::int64_t kManyVisits = 1 << 18;
     members_ = static_cast<int>(std::clamp<std::int64_t>(kManyVisits / std::max<std::int64_t>(live * patterns_, 1), 1, heads_));
+    if (visits_ == ArrivalVisits::zigzag) members_ = std::min(members_, zigzag_orders(heads_));
     if (auto fits = check_table_size(g_, live * patterns_ * members_); !fits) return fits;
     order_.resize(tiles_.size());
     std::iota(order_.begin(), order_.end(), 0);
@@ -165,12 +169,19 @@ class Run {
     }
   }
 
+  /// zigzag: units of a walk differ in length, so from head to head they drift apart. Turning round at its end, each has the
+  /// tiles that its neighbours have just seen. The downward pattern is the upward one in reverse, its last head first.
+  [[nodiscard]] bool goes_down(const Worker& w) const {
+    if (visits_ == ArrivalVisits::zigzag) return (w.pattern == 0 ? w.head : heads_ - w.head) % 2 == 1;
+    return visits_ == ArrivalVisits::down || (visits_ == ArrivalVisits::up_and_down && w.pattern == 1);
+  }
+
   void begin_head(Worker& w) const {
     const std::size_t count = tiles_of(w.unit).size();
     const auto in_wave = static_cast<std::size_t>(w.place % g_.wave);
     w.step = 0;
     w.at = 0;
-    if (visits_ == ArrivalVisits::down || (visits_ == ArrivalVisits::up_and_down && w.pattern == 1)) w.at = count - 1;
+    if (goes_down(w)) w.at = count - 1;
     // Starts evenly apart, so that neighbours follow one another as late as they can.
     if (visits_ == ArrivalVisits::rotate || visits_ == ArrivalVisits::greedy)
       w.at = in_wave * count / static_cast<std::size_t>(g_.wave);
@@ -178,7 +189,7 @@ class Run {
 
   std::size_t next_at(const Worker& w) const {
     const std::size_t count = tiles_of(w.unit).size();
-    if (visits_ == ArrivalVisits::down || (visits_ == ArrivalVisits::up_and_down && w.pattern == 1)) return w.at - 1;
+    if (goes_down(w)) return w.at - 1;
     return w.at + 1 == count ? 0 : w.at + 1;
   }
 
@@ -288,6 +299,8 @@ class Run {
 };
 
 }  // namespace
+
+int zigzag_orders(int heads) { return heads % 2 == 0 ? 2 : heads; }
 
 std::uint64_t ArrivalTable::hash() const {
   const std::string hex = sha256_hex(std::as_bytes(std::span(words)));

@@ -20,6 +20,9 @@
 //   they held up the first items of the next group, and all that wait for those. alternate, head_dim 64 causal 16k 524 -> 541,
 //   128 8k 564 -> 582, 32/8 heads 564 -> 574. What waits and conversions still take of the first: 549 without either, and 554
 //   with atomic adds.
+// - Query heads of one KV head in zigzag (schedule arrival): units differ in length, so from head to head they drift apart, and
+//   what one has loaded has left L2 when the next wants it. Turning round at the end of each head halves that: 32/8 heads 8k 579
+//   -> 588, DRAM traffic 2.0 -> 1.2 GB, L2 hits 77 -> 84 %; one KV head a query head: 586.
 // - Descriptors by addition (sm90/wgmma.cuh): 11 uniform instructions a product down to 5; head_dim 64 +1.5 %, 128 +0.5 %.
 // - Masked and unmasked bodies apart: head_dim 128 +1 %. The choice must be one for a warpgroup: with one a warp, dK was wrong.
 // - First contributor stores instead of adding to zeros: preprocess writes 134 MB less at 16384 tokens.
@@ -36,6 +39,10 @@
 //   warpgroups, or warpgroups taking turns to begin a step: all within 2 % of the barrier. Power bound them, not waiting.
 // - Warpgroups taking turns to begin a step at 64 x 256 (+1 % full 16k, -1 % at 4k, spills) and at head_dim 128 (equal).
 // - head_dim 64 in a cluster exchanging half of dS, 128 x 128: 434 against 461.
+// - L2 hints (dQ, or all, to be kept; the last use, K and V to go first): within 0.8 % either way. Q and dO to go first: -2..-4
+// %.
+// - Larger groups of heads, so that the longest items of all start first: head_dim 128 causal 16k 614 -> 606 (descending, 4
+//   heads), 8k 588 -> 580; head_dim 64 16k equal. They leave L2.
 // - One CTA an item instead of persistent ones: equal.
 // - Converting with more than one piece in flight in registers: spills (ptxas keeps the accumulators' registers to themselves).
 #pragma once

@@ -102,23 +102,13 @@ TEST_CASE("gradients match fp64 over a cover of shapes and plans") {
   CHECK(failures == 0);
 }
 
-// Fills the cache that $ORDO_CACHE names with the kernels of the cover, so that a machine lent for minutes need not compile them.
-// Needs no GPU: ORDO_CACHE=cover.db ordo_gpu_tests --no-skip --test-case="precompile the cover"
+// See precompile(): ORDO_CACHE=kernels.db ordo_gpu_tests --no-skip --test-case="precompile the*"
 TEST_CASE("precompile the cover" * doctest::skip()) {
-  if (std::getenv("ORDO_CACHE") == nullptr) FAIL("set ORDO_CACHE to the cache file to be made");
-  auto target = parse_target("h200");
-  EngineOptions options;
-  options.target = must(std::move(target));
-  Engine engine = must(Engine::create(std::move(options)));
   std::vector<std::string> errors;
-  const std::vector<Cell> cells = cells_to_run(engine.target(), errors);
+  const std::vector<Cell> cells = cells_to_run(must(parse_target("h200")), errors);
   for (const std::string& error : errors) fmt::print("{}\n", error);
-  Stopwatch time;
-  int failures = 0;
-  const Kernels kernels = prepare_all(engine, plans_of(cells), failures);
-  fmt::print("{} cells, {} plans prepared in {:.1f} s\n", cells.size(), kernels.size(), time.seconds());
   CHECK(errors.empty());
-  CHECK(failures == 0);
+  precompile(plans_of(cells));
 }
 
 }  // namespace ordo::test

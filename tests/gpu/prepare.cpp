@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "runtime/measure/prepare.hpp"
+#include "tests/gpu/gpu.hpp"
 
 namespace ordo::test {
 
@@ -17,6 +20,18 @@ Kernels prepare_all(Engine& engine, std::span<const Plan> plans, int& failures) 
     }
   }
   return kernels;
+}
+
+void precompile(std::span<const Plan> plans) {
+  if (std::getenv("ORDO_CACHE") == nullptr) FAIL("set ORDO_CACHE to the cache file to be made");
+  EngineOptions options;
+  options.target = must(parse_target("h200"));
+  Engine engine = must(Engine::create(std::move(options)));
+  const Stopwatch time;
+  int failures = 0;
+  const Kernels kernels = prepare_all(engine, plans, failures);
+  fmt::print("{} plans prepared in {:.1f} s\n", kernels.size(), time.seconds());
+  CHECK(failures == 0);
 }
 
 }  // namespace ordo::test

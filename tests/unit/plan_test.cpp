@@ -76,8 +76,8 @@ TEST_CASE("plan: text round-trips, field by field") {
   round_trips([](Plan& p) { p.dtype = DType::bf16; });
   round_trips([](Plan& p) { p.mask = Mask::causal, p.schedule = Schedule::alternate; });
   round_trips([](Plan& p) { p.mask = Mask::causal, p.schedule = Schedule::symmetric_shift; });
-  for (const ArrivalVisits visits :
-       {ArrivalVisits::up, ArrivalVisits::down, ArrivalVisits::up_and_down, ArrivalVisits::rotate, ArrivalVisits::greedy})
+  for (const ArrivalVisits visits : {ArrivalVisits::up, ArrivalVisits::down, ArrivalVisits::up_and_down, ArrivalVisits::zigzag,
+                                     ArrivalVisits::rotate, ArrivalVisits::greedy})
     round_trips([&](Plan& p) { p.schedule = Schedule::arrival, p.arrival = Arrival{visits, 1, 2, 3, 4, 5, 6, 7, ~0ull}; });
   round_trips([](Plan& p) { p.group = 1; });
   round_trips([](Plan& p) { p.schedule = Schedule::descending; });
@@ -181,7 +181,7 @@ TEST_CASE("plan: texts that are refused") {
         "visits:up," + clocks + ",hash:0123456789abcdef,x:1", clocks + ",visits:up,hash:0123456789abcdef"}) {
     refused("attention-backward schedule=arrival arrival=" + arrival, "arrival");
   }
-  refused("attention-backward schedule=arrival arrival=visits:zigzag," + clocks + ",hash:0123456789abcdef",
+  refused("attention-backward schedule=arrival arrival=visits:sideways," + clocks + ",hash:0123456789abcdef",
           "up, down, up_and_down");
   refused("attention-backward schedule=arrival arrival=visits:up,compute:1e3,diagonal:1", "arrival compute");
 }

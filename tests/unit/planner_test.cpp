@@ -244,6 +244,7 @@ TEST_CASE("planner: planning takes milliseconds for any shape") {
       make_problem(1, 4096, 4096, 5, 5, 128, Mask::full),  // near the largest that is simulated
       make_problem(1, 4096, 4096, 5, 5, 128, Mask::causal),
       make_problem(1, 16384, 16384, 16, 16, 128, Mask::causal),
+      make_problem(1, 16384, 16384, 64, 8, 128, Mask::causal),
       make_problem(1000, 64, 64, 200, 200, 64, Mask::causal),
       make_problem(1, 1000000, 1000000, 1, 1, 128, Mask::full),
       make_problem(1, 1000000, 1000000, 128, 8, 128, Mask::causal),

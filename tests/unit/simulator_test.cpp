@@ -15,6 +15,7 @@
 
 #include "codegen/schedule/gantt.hpp"
 #include "codegen/schedule/proof.hpp"
+#include "codegen/schedule/rules.hpp"
 #include "tests/unit/geometries.hpp"
 #include "tests/unit/optimum.hpp"
 
@@ -292,6 +293,39 @@ TEST_CASE("simulator: arrival finds the closed forms by itself") {
       SimulationRequest causal = request(Kind::arrival, Mask::causal, n, n, 4, n, c, r);
       causal.visits = ArrivalVisits::up_and_down;
       CHECK(run(causal).makespan == 4 * (n + 1) * (c + r) / 2);  // as alternate
+    }
+  }
+}
+
+TEST_CASE("simulator: zigzag turns round at the end of each query head, and adds in alternate's order") {
+  const SimulationCosts costs{.compute = {3630, 2967, 2967}, .reduce = 1100, .handover = 3534, .unit = 2185, .staging = 2};
+  for (const int heads : {1, 2, 3, 4, 5, 8}) {
+    CAPTURE(heads);
+    const schedule::Geometry g = make_grid(Kind::arrival, true, 8192, 8192, 64, 256, 8, 2, 66, 1);
+    const auto table = make_arrival(g, heads, 66, costs, ArrivalVisits::zigzag, TileMap(g));
+    REQUIRE(table);
+    REQUIRE(prove_schedule(g, 66, &*table));
+    schedule::Geometry alternate = g;
+    alternate.kind = Kind::alternate;
+    const ScheduleRules rules(g, table->words.data());
+    CHECK(rules.patterns() == 2);
+    for (int unit = 0; unit < g.units; ++unit) {
+      for (const bool flipped : {false, true}) {
+        for (int head = 0; head < heads; ++head) {
+          // The downward groups are the upward ones in reverse.
+          const bool down = flipped ? (heads - 1 - head) % 2 == 0 : head % 2 == 1;
+          const schedule::Item item{0, unit, flipped};
+          Cursor at = rules.begin(item, head);
+          bool as_expected = true;
+          for (int step = 0; step < rules.steps(item); ++step) {
+            const int first = schedule::first_q(g, unit);
+            as_expected = as_expected && at.q == (down ? g.q_tiles - 1 - step : first + step) &&
+                          rules.rank(at) == schedule::rank(alternate, item, at.q);
+            if (step + 1 < rules.steps(item)) rules.advance(at);
+          }
+          CHECK(as_expected);
+        }
+      }
     }
   }
 }
