@@ -29,7 +29,7 @@ if ! nvidia-smi -L >/dev/null 2>&1; then
   exit 0
 fi
 
-suite() { CUDA_DEVICE_MAX_CONNECTIONS=32 "$build/bin/ordo_gpu_tests" --duration=true; }
+suite() { "$build/bin/ordo_gpu_tests" --duration=true; }
 
 # Kernels of every accumulation, both head dims, one CTA and clusters, ragged and grouped, a mask by expression.
 sanitizers() {

@@ -15,7 +15,8 @@ constexpr std::string_view kTargets =
     ;
 
 constexpr std::array kSubSlices{1, 2, 4, 8};
-constexpr double kTie = 0.003;  ///< more pieces must gain at least that share: fewer are easier on the link and the host
+constexpr double kTie = 0.003;    ///< more pieces must gain at least that share: fewer are easier on the link and the host
+constexpr double kInHand = 0.75;  ///< of the time that others have for what is waited for first: a quarter is kept in hand
 constexpr int kTileRows = 128, kTileColumns = 256;
 
 // Whether rows of m are cut into slices; else its columns (to_all) or k (all_to_all).
@@ -46,11 +47,15 @@ double chunk_share(const Case& c, int sub_slices, int slice, int sub) {
   return rows ? of_m : of_m / c.ranks;  // of the whole product, and of what the whole exchange carries to one rank
 }
 
+// Tiles of the product that an SM computes, one after another.
+double waves_of(const Case& c, const Target& target) {
+  const auto tiles = [](std::int64_t size, int tile) { return static_cast<double>((size + tile - 1) / tile); };
+  return std::max(1.0, tiles(c.m, kTileRows) * tiles(c.n, kTileColumns) / target.sm_count);
+}
+
 // The product alone: full waves of tiles.
 double gemm_seconds(const Case& c, const Target& target, const Constants& constants) {
-  const auto tiles = [](std::int64_t size, int tile) { return static_cast<double>((size + tile - 1) / tile); };
-  const double count = tiles(c.m, kTileRows) * tiles(c.n, kTileColumns);
-  const double waves = std::max(1.0, count / target.sm_count);
+  const double waves = waves_of(c, target);
   const double last = std::ceil(waves) - waves;
   // Tiles of a last, unfilled wave run a little faster, for the card is limited by power: half of the loss shows.
   const double tile_flops = 2.0 * kTileRows * kTileColumns * static_cast<double>(c.k);
@@ -63,12 +68,18 @@ double collective_seconds(const Case& c, const Constants& constants) {
   return constants.nccl_latency + rounds * slice_bytes(c) / constants.nccl_bytes;
 }
 
-// The kernel adds partial sums tile by tile, which a step of the simulation does at its end. The first tiles of a rank's own
-// slice wait where the first chunk is not computed and moved by the others within a slice's time, of which a quarter is kept in
-// hand.
-double first_wait(const Case& c, const Advice& a, int sub_slices) {
-  if (pattern_of(c.exchange) != Pattern::reduce || c.ranks == 1) return 0;
-  return std::max(0.0, (a.step_compute + a.step_communication) / sub_slices - 0.75 * a.step_compute);
+// What the first tiles wait for, which the simulation does not see: its steps are slices, the kernel's are tiles.
+double first_wait(const Case& c, const Advice& a, double waves, int sub_slices) {
+  if (c.ranks == 1) return 0;
+  // A tile holds its sums over all of k: it has its own rank's part to compute before it needs the first chunks of the others.
+  if (c.exchange == Exchange::all_to_all) {
+    const double of_a_source = a.compute / waves / c.ranks;
+    return (c.ranks - 1) * std::max(0.0, a.step_communication / sub_slices - kInHand * of_a_source);
+  }
+  if (pattern_of(c.exchange) != Pattern::reduce) return 0;
+  // Partial sums are added tile by tile: those of a rank's own slice wait where the first chunk is not computed and moved by the
+  // others within a slice's time.
+  return std::max(0.0, (a.step_compute + a.step_communication) / sub_slices - kInHand * a.step_compute);
 }
 
 std::string explain(const Case& c, const Advice& a) {
@@ -148,7 +159,7 @@ Result<Advice> advise(const Case& c, const Target& target, Route route) {
     if (!schedule) return schedule.error();
     auto timeline = simulate_steps(*schedule, costs_of(c, target, sub));
     if (!timeline) return timeline.error();
-    const double wait = first_wait(c, out, sub);
+    const double wait = first_wait(c, out, waves_of(c, target), sub);
     const Choice& choice = out.choices.emplace_back(Choice{sub, timeline->makespan + wait, timeline->exposed + wait});
     if (sub == 1 || choice.overlapped < out.overlapped * (1 - kTie)) {
       out.sub_slices = sub;

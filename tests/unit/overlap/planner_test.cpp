@@ -62,6 +62,14 @@ TEST_CASE("overlap planner: whether a slice hides depends on n or k alone, at th
   CHECK(constants_of(target("sm_90a:66")).gemm_flops == doctest::Approx(constants_of(target("h200")).gemm_flops / 2));
 }
 
+TEST_CASE("overlap planner: all-to-all comes in pieces, for a tile has only its own rank's part to compute before it waits") {
+  const Advice made = advice(Exchange::all_to_all, 2, 4096, 4096, 8192);
+  CHECK(made.overlap);
+  CHECK(made.sub_slices >= 2);
+  CHECK(made.exposed == doctest::Approx(0).epsilon(0.01));
+  CHECK(made.choices.front().overlapped * 1e3 == doctest::Approx(0.466).epsilon(0.1));  // measured, in one piece
+}
+
 TEST_CASE("overlap planner: falls back by itself, and says why") {
   const Advice alone = advice(Exchange::all_gather, 1, 4096, 4096, 4096);
   CHECK_FALSE(alone.overlap);
