@@ -166,7 +166,7 @@ Result<void> SliceExchange::enter(CUstream stream) {
   if (arrives_at_end_ && mapped()) {
     for (int rank = 0; rank < ranks_; ++rank) {
       if (rank == rank_) continue;
-      if (auto told = write(copies_, word(rank, empty_index(rank_)), epoch_ - 1); !told) return told;
+      if (auto told = write(copies_, word(rank, empty_index(rank_)), free_value()); !told) return told;
     }
   }
   for (int rank = 0; rank < ranks_ && request_.kernel_sends; ++rank) {
@@ -237,8 +237,8 @@ Result<void> SliceExchange::send_all(CUdeviceptr source) {
 
 Result<void> SliceExchange::wait_until_free(CUstream stream, int destination) {
   const CUdeviceptr empty = word(rank_, empty_index(destination));
-  if (auto waited = wait(stream, empty, epoch_ - 1); !waited || !frozen_) return waited;
-  return write(stream, empty, epoch_ - 2);
+  if (auto waited = wait(stream, empty, free_value()); !waited || !frozen_) return waited;
+  return write(stream, empty, free_value() - 1);
 }
 
 Result<void> SliceExchange::send_slot(int slot, CUdeviceptr source) {
@@ -337,9 +337,9 @@ std::string SliceExchange::explain(const std::uint32_t* words) const {
     }
   }
   for (int rank = 0; rank < ranks_; ++rank) {
-    if (!sends_to_[static_cast<std::size_t>(rank)] || !mapped() || !lacks(empty_index(rank), epoch_ - 1)) continue;
-    add(fmt::format("rank {} waits until rank {} has read what it sent: expected {}, saw {}", rank_, rank, epoch_ - 1,
-                    words[empty_index(rank)]));
+    if (!sends_to_[static_cast<std::size_t>(rank)] || !mapped() || !lacks(empty_index(rank), free_value())) continue;
+    add(fmt::format("rank {} waits until rank {} {}: expected {}, saw {}", rank_, rank,
+                    arrives_at_end_ ? "has launched" : "has read what it sent", free_value(), words[empty_index(rank)]));
   }
   return text.empty() ? fmt::format("rank {} waits for its own kernel or for work before it", rank_) : text;
 }

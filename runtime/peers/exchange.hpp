@@ -119,6 +119,9 @@ class SliceExchange {
     return 2 * ready_words_ + static_cast<std::size_t>(destination);
   }
   [[nodiscard]] std::size_t done_index(int slice, int sub) const;
+  /// What an empty word must reach before this launch may send. Words begin at 0: a caller's output is not free before its rank
+  /// has told so for this very launch, the first included.
+  [[nodiscard]] std::uint32_t free_value() const { return arrives_at_end_ ? epoch_ : epoch_ - 1; }
   [[nodiscard]] bool mapped() const { return group_.transport != PeerTransport::nccl; }
   [[nodiscard]] bool gathers() const { return overlap::pattern_of(request_.schedule.exchange) == overlap::Pattern::gather; }
 

@@ -170,6 +170,7 @@ class Rank {
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
   ~Rank() {
+    drain();  // what was enqueued writes to the runner's memory
     runner_.reset();
     group_.driver().streamDestroy(stream_);
   }
@@ -180,6 +181,8 @@ class Rank {
     const Expected shape(case_.problem, group_.links.rank(), number);
     const bool shared = runner_->output().data != nullptr;
     d_ = HostMatrix::poisoned(shape.rows(), shape.columns(), case_.problem.out == OutputType::fp32);
+    // A caller may write to a D that other ranks reach until its launch: theirs must come after that, in the first launch too.
+    if (shared) fake::launch(stream_, [this] { poison(runner_->output()); });
     return runner_->launch(tensors(shared), stream_);
   }
   [[nodiscard]] OverlapGemmTensors tensors(bool shared) {
@@ -209,6 +212,12 @@ class Rank {
 
  private:
   Rank(Communicator::Impl& group, const Case& of) : group_(group), case_(of) { group_.driver().streamCreate(&stream_, 0); }
+
+  void poison(const MatrixView& d) {
+    const Expected shape(case_.problem, group_.links.rank(), launched_);
+    for (std::int64_t i = 0; i < shape.rows(); ++i)
+      for (std::int64_t j = 0; j < shape.columns(); ++j) test::store(d, d_.fp32, i, j, 1000);
+  }
 
   Communicator::Impl& group_;
   Case case_;
