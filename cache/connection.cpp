@@ -20,7 +20,7 @@ constexpr int busy_timeout_ms = 5000;
 constexpr int largest_value_bytes = 128 << 20;  // of any column: a hostile file must not ask for gigabytes
 constexpr std::int64_t sizes_schema = 2;        // the first with templates, flags and stored_bytes
 
-// The columns of an Entry in the order of metadata_of().
+// The columns of an Entry in the order of columns_of().
 constexpr std::string_view first_columns =
     "k.key, k.source_key, k.name, k.plan, k.toolchain, k.arch, k.entry, k.registers, k.stack_bytes, k.shared_bytes, k.barriers, "
     "k.spill_bytes, k.compile_ms, k.sha256, k.created, k.used, k.digest, ";
@@ -39,6 +39,31 @@ std::string row_digest(const Entry& e) {
   if (!e.templates.empty() || !e.flags.empty())
     text += fmt::format("{}:{}{}:{}", e.templates.size(), e.templates, e.flags.size(), e.flags);
   return sha256_hex(text);
+}
+
+/// Of a row of `get` or `list`, unchecked.
+Entry columns_of(const Statement& row) {
+  Entry e;
+  e.key = row.text(0);
+  e.source_key = row.text(1);
+  e.name = row.text(2);
+  e.plan = row.text(3);
+  e.toolchain = row.text(4);
+  e.arch = row.text(5);
+  e.entry = row.text(6);
+  e.registers = static_cast<int>(row.integer(7));
+  e.stack_bytes = static_cast<int>(row.integer(8));
+  e.shared_bytes = static_cast<int>(row.integer(9));
+  e.barriers = static_cast<int>(row.integer(10));
+  e.spill_bytes = static_cast<int>(row.integer(11));
+  e.compile_ms = row.real(12);
+  e.sha256 = row.text(13);
+  e.created = row.integer(14);
+  e.used = row.integer(15);
+  e.templates = row.text(17);
+  e.flags = row.text(18);
+  e.file_bytes = row.integer(19);
+  return e;
 }
 
 /// A name that SQLite reads as a URI.
@@ -77,31 +102,13 @@ Result<Database> open_database(const std::string& path, Access access) {
 }  // namespace
 
 std::optional<Entry> metadata_of(const Statement& row) {
-  Entry e;
-  e.key = row.text(0);
-  e.source_key = row.text(1);
-  e.name = row.text(2);
-  e.plan = row.text(3);
-  e.toolchain = row.text(4);
-  e.arch = row.text(5);
-  e.entry = row.text(6);
-  e.registers = static_cast<int>(row.integer(7));
-  e.stack_bytes = static_cast<int>(row.integer(8));
-  e.shared_bytes = static_cast<int>(row.integer(9));
-  e.barriers = static_cast<int>(row.integer(10));
-  e.spill_bytes = static_cast<int>(row.integer(11));
-  e.compile_ms = row.real(12);
-  e.sha256 = row.text(13);
-  e.created = row.integer(14);
-  e.used = row.integer(15);
-  e.templates = row.text(17);
-  e.flags = row.text(18);
-  e.file_bytes = row.integer(19);
+  Entry e = columns_of(row);
   if (row.text(column_digest) != row_digest(e)) return std::nullopt;
   return e;
 }
 
 std::optional<Entry> entry_of(Row row) {
+  if (row.digest != row_digest(row.entry)) return std::nullopt;
   std::optional<std::vector<std::byte>> bytes = decode(row.codec, std::move(row.data));
   if (!bytes || sha256_hex(*bytes) != row.entry.sha256) return std::nullopt;
   row.entry.bytes = *std::move(bytes);
@@ -129,6 +136,9 @@ Result<std::unique_ptr<Connection>> Connection::open(const std::string& path, Ac
     connection->device = file.st_dev;
     connection->inode = file.st_ino;
   }
+  // 16 MiB of pages, taken as they are used: the index of 100,000 kernels stays in memory between look-ups (SQLite's own 2 MiB
+  // hold a quarter of it). Not before the schema was checked: it reads the file, which might be another program's.
+  if (auto ok = execute(raw, "PRAGMA cache_size=-16384"); !ok) return ok.error();
   if (auto ok = connection->prepare_statements(); !ok) return ok.error();
   return connection;
 }
@@ -184,9 +194,9 @@ Result<std::optional<Row>> Connection::read(const std::string& key) {
   const Result<bool> found = get.bind(1, key).step();
   if (!found) return found.error();
   if (!*found) return std::optional<Row>{};
-  std::optional<Entry> entry = metadata_of(get);
-  if (!entry || entry->key != key) return std::optional<Row>{};
-  return std::optional<Row>{Row{*std::move(entry), get.integer(column_codec), get.blob(column_data)}};
+  Row row{columns_of(get), get.text(column_digest), get.integer(column_codec), get.blob(column_data)};
+  if (row.entry.key != key) return std::optional<Row>{};
+  return std::optional<Row>{std::move(row)};
 }
 
 Result<bool> Connection::holds(const std::string& key) {

@@ -16,14 +16,16 @@
 
 namespace ordo::cache {
 
-/// A row as it lies in the file, its metadata intact.
+/// A row as it lies in the file, not checked yet.
 struct Row {
   Entry entry;  ///< without bytes
+  std::string digest;
   std::int64_t codec = 0;
   std::vector<std::byte> data;
 };
 
-/// The entry with its bytes; nullopt when they are not what was stored. Needs no connection: done with its lock released.
+/// The entry with its bytes; nullopt when metadata or bytes are not what was stored. Needs no connection: done with its lock
+/// released.
 std::optional<Entry> entry_of(Row row);
 
 /// The metadata of a row of `list`; nullopt when it is damaged.
@@ -42,7 +44,7 @@ struct Connection {
 
   static Result<std::unique_ptr<Connection>> open(const std::string& path, Access access = Access::read_write);
 
-  /// The row of `key`; nullopt when there is none or its metadata is damaged.
+  /// The row of `key`; nullopt when there is none.
   Result<std::optional<Row>> read(const std::string& key);
   /// Whether the row of `key` is there and intact.
   Result<bool> holds(const std::string& key);

@@ -11,6 +11,19 @@ std::int64_t now_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+std::unique_lock<std::mutex> lock_soon(std::mutex& mutex) {
+  constexpr int tries = 1000;  // each some 20 to 40 ns
+  std::unique_lock lock(mutex, std::try_to_lock);
+  for (int i = 0; i < tries && !lock.owns_lock(); ++i) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+    (void)lock.try_lock();
+  }
+  if (!lock.owns_lock()) lock.lock();
+  return lock;
+}
+
 Store::Impl::~Impl() {
   const Connection* connection = current_.load();
   if (connection != nullptr && connection->process == getpid()) delete connection;

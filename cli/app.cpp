@@ -5,8 +5,13 @@
 #include <cstdio>
 #include <exception>
 #include <iostream>
+#include <limits>
 #include <new>
+#include <numeric>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cli/report.hpp"
@@ -15,6 +20,11 @@
 namespace ordo::cli {
 namespace {
 
+int report_usage(std::string_view problem) {
+  fmt::print(stderr, "error: {}\nRun with --help for help.\n", problem);
+  return kBadUsage;
+}
+
 // CLI11 has its own exit codes; ours are 0 for help and 2 for anything else it says.
 int report_usage(const CLI::App& app, const CLI::ParseError& problem) {
   if (problem.get_exit_code() == 0) {  // --help, --version
@@ -22,8 +32,7 @@ int report_usage(const CLI::App& app, const CLI::ParseError& problem) {
     std::cout.flush();
     return kOk;
   }
-  fmt::print(stderr, "error: {}\nRun with --help for help.\n", problem.what());
-  return kBadUsage;
+  return report_usage(problem.what());
 }
 
 std::vector<Verb> attention_verbs(CLI::App& app) {
@@ -38,6 +47,46 @@ std::vector<Verb> overlap_verbs(CLI::App& app) {
   return {add_plan_overlap(app), add_simulate_overlap(app), add_check_overlap(app), add_bench_overlap(app)};
 }
 
+/// Letters to insert, remove or replace between the words.
+std::size_t letters_apart(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
+    }
+  }
+  return row.back();
+}
+
+/// What to say of `word` where a verb of `app`, which a person types as `typed`, should stand ("": the line ends there); nullopt
+/// where it is one, or an option.
+std::optional<std::string> not_a_verb(const CLI::App& app, std::string_view typed, std::string_view word) {
+  if (word.starts_with('-')) return std::nullopt;
+  std::string all, nearest;
+  std::size_t least = std::numeric_limits<std::size_t>::max();
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    const std::string& name = verb->get_name();
+    if (name == word) return std::nullopt;
+    all += (all.empty() ? "" : ", ") + name;
+    if (const std::size_t letters = letters_apart(name, word); letters < least) least = letters, nearest = name;
+  }
+  if (word.empty()) return fmt::format("{} needs a verb: {}", typed, all);
+  if (2 * least <= word.size()) return fmt::format("'{}' is not a verb of {}; did you mean '{}'?", word, typed, nearest);
+  return fmt::format("'{}' is not a verb of {}; it has: {}", word, typed, all);
+}
+
+/// The same of the words of a whole line: a verb's own verbs too (`ordo cache list`).
+std::optional<std::string> not_a_verb(const CLI::App& app, const std::vector<std::string_view>& words, bool overlap) {
+  const auto word = [&](std::size_t i) { return i < words.size() ? words[i] : std::string_view(); };
+  if (auto wrong = not_a_verb(app, overlap ? "ordo VERB overlap" : "ordo", word(1))) return wrong;
+  const CLI::App* verb = word(1).starts_with('-') ? nullptr : app.get_subcommand(std::string(word(1)));
+  if (verb == nullptr || verb->get_require_subcommand_min() == 0) return std::nullopt;
+  return not_a_verb(*verb, "ordo " + verb->get_name(), word(2));
+}
+
 int run_unguarded(int argc, char** argv) {
   CLI::App app("ordo writes, compiles and runs deterministic attention-backward kernels for Hopper GPUs.", "ordo");
   app.require_subcommand(1);
@@ -46,7 +95,9 @@ int run_unguarded(int argc, char** argv) {
       "Example:\n  ordo check attention-backward --seqlen 1000 --heads 4 --mask causal\n\n"
       "Exit codes: 0 ok, 1 a check failed, 2 bad usage, 3 the environment lacks something.\n"
       "ordo VERB --help has the options of a verb and an example.");
-  const std::vector<Verb> verbs = argc > 2 && std::string_view(argv[2]) == "overlap" ? overlap_verbs(app) : attention_verbs(app);
+  const bool overlap = argc > 2 && std::string_view(argv[2]) == "overlap";
+  const std::vector<Verb> verbs = overlap ? overlap_verbs(app) : attention_verbs(app);
+  if (const auto wrong = not_a_verb(app, {argv, argv + argc}, overlap)) return report_usage(*wrong);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& problem) {

@@ -73,7 +73,7 @@ void add_shape(CLI::App& verb, Options& options) {
     verb.add_option(name, value, help)->type_name("N")->check(kInteger)->group("Shape");
   };
   size("--batch", options.batch, "Batch size (1)");
-  size("--seqlen", options.seqlen, fmt::format("Length of queries and keys ({})", kDefaultLength));
+  size("--seqlen", options.seqlen, fmt::format("Length of queries and keys ({}), in place of the two below", kDefaultLength));
   size("--seqlen-q", options.seqlen_q, "Length of queries, with --seqlen-k");
   size("--seqlen-k", options.seqlen_k, "Length of keys, with --seqlen-q");
   size("--heads", options.heads, "Query heads (1)");
@@ -125,7 +125,11 @@ void add_json(CLI::App& verb, Options& options) {
 }
 
 Result<AttentionBackward> resolve_problem(const Options& options, const std::optional<Plan>& plan) {
-  if (options.seqlen_q.has_value() != options.seqlen_k.has_value() && !options.seqlen) {
+  if (options.seqlen && (options.seqlen_q || options.seqlen_k)) {
+    return Error{ErrorCode::invalid_argument,
+                 "--seqlen sets both lengths: give it alone, or --seqlen-q and --seqlen-k in its place"};
+  }
+  if (options.seqlen_q.has_value() != options.seqlen_k.has_value()) {
     return Error{ErrorCode::invalid_argument, "--seqlen-q and --seqlen-k go together; --seqlen sets both"};
   }
   const Plan base = plan.value_or(Plan{});

@@ -96,10 +96,14 @@ void add_overlap_run_options(CLI::App& verb, OverlapRunOptions& options) {
   auto* plan =
       verb.add_option("--plan", options.plan, "An overlap-plan's text, in place of the planner's choice")->type_name("PLAN");
   verb.add_option("--partial", options.partial, "Type that partial sums travel in: same or fp32 (same)")->type_name("TYPE");
-  verb.add_option("--route", options.route,
-                  "Of slices: direct (to where they are needed) or ring (direct); of a suite, only the products that can take it")
+  verb.add_option_function<std::string>(
+          "--route", [&options](const std::string& text) { options.route = *parse_overlap_route(text); },
+          "Of slices: direct (to where they are needed) or ring (direct); of a suite, only the products that can take it")
       ->type_name("ROUTE")
-      ->check(CLI::IsMember({"direct", "ring"}))
+      ->check([](const std::string& text) {
+        const auto route = parse_overlap_route(text);
+        return route ? std::string() : route.error().message;
+      })
       ->excludes(plan);
   verb.add_option("--method", options.method, "auto: where it pays; overlapped; or apart: one behind the other (auto)")
       ->type_name("NAME")
@@ -130,15 +134,16 @@ Result<std::vector<OverlapGemm>> resolve_products(const OverlapRunOptions& optio
                                 options.op, options.m, options.n, options.k, ranks, options.dtype, options.a, options.b,
                                 options.out, options.bias ? "yes" : "no", options.activation));
   }
+  const OverlapRoute route = options.route.value_or(OverlapRoute::direct);
   std::vector<OverlapGemm> out;
   for (const std::string& text : texts) {
     auto problem = parse_overlap_gemm(text);
     if (!problem) return problem.error();
     const auto routes = routes_of(problem->op);
-    if (!options.suite || std::find(routes.begin(), routes.end(), route_of(options)) != routes.end()) out.push_back(*problem);
+    if (!options.suite || std::find(routes.begin(), routes.end(), route) != routes.end()) out.push_back(*problem);
   }
   if (out.empty())
-    return Error{ErrorCode::invalid_argument, fmt::format("--route {}: no row of the suite can take it", options.route)};
+    return Error{ErrorCode::invalid_argument, fmt::format("--route {}: no row of the suite can take it", to_string(route))};
   return out;
 }
 
@@ -147,10 +152,6 @@ std::vector<OverlapRoute> routes_of(OverlapOp op) {
   const auto exchange = overlap::exchange_of(op);
   if (exchange && overlap::check_route(*exchange, overlap::Route::ring)) out.push_back(OverlapRoute::ring);
   return out;
-}
-
-OverlapRoute route_of(const OverlapRunOptions& options) {
-  return options.route == "ring" ? OverlapRoute::ring : OverlapRoute::direct;
 }
 
 Result<OverlappedGemmOptions> resolve_how(const OverlapRunOptions& options, const OverlapGemm& problem, const Target& target,
@@ -178,7 +179,7 @@ void compile_all(const OverlapRunOptions& options, const measure::RankBench& wit
   constexpr unsigned kMostThreads = 8;
   std::vector<OverlapPlan> plans;
   for (const OverlapGemm& problem : problems) {
-    const auto how = resolve_how(options, problem, with.engine.target(), route_of(options));
+    const auto how = resolve_how(options, problem, with.engine.target(), options.route.value_or(OverlapRoute::direct));
     const auto choice = make_overlap_plan(problem, with.engine.target());
     if (!how || !choice) continue;
     plans.push_back(how->plan.value_or(choice->plan));

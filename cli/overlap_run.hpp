@@ -20,7 +20,7 @@ struct OverlapRunOptions {
   bool bias = false;
   std::optional<std::string> plan;
   std::string partial = "same", method = "auto", transport = "automatic";
-  std::string route;  ///< "": direct
+  std::optional<OverlapRoute> route;  ///< absent: direct, or of a checked suite every one
   bool suite = false;
   std::string rows;
   double timeout = 30;
@@ -38,9 +38,6 @@ Result<std::vector<OverlapGemm>> resolve_products(const OverlapRunOptions& optio
 
 /// The routes that `op` can take.
 std::vector<OverlapRoute> routes_of(OverlapOp op);
-
-/// --route, else direct.
-OverlapRoute route_of(const OverlapRunOptions& options);
 
 /// --plan, --partial and --method for `problem`, by `route` unless the plan says. Errors: invalid_argument, invalid_plan.
 Result<OverlappedGemmOptions> resolve_how(const OverlapRunOptions& options, const OverlapGemm& problem, const Target& target,

@@ -6,8 +6,8 @@ namespace ordo::cli {
 namespace {
 
 std::string form_of(const Plan& plan) {
-  std::string text = fmt::format("{}/{} cluster {} group {}", to_string(plan.schedule), to_string(plan.accumulate), plan.cluster,
-                                 plan.head_group);
+  std::string text = fmt::format("{}/{} cluster {} head_group {}", to_string(plan.schedule), to_string(plan.accumulate),
+                                 plan.cluster, plan.head_group);
   if (plan.schedule == Schedule::shift) text += fmt::format(" stride {}", plan.shift_stride);
   if (plan.static_shape) text += " static";
   return text;

@@ -370,7 +370,7 @@ ordo_status ordo_engine_prepare_list(ordo_engine* engine, const char* path, ordo
     if (engine == nullptr) return ordo::c::missing("engine");
     if (path == nullptr) return ordo::c::missing("path");
     if (report != nullptr) {
-      if (const auto valid = ordo::c::read_struct(report, "ordo_prepare_report"); !valid) return valid.error();
+      if (const auto valid = ordo::c::check_struct(report, "ordo_prepare_report"); !valid) return valid.error();
     }
     const auto list = ordo::read_shape_list(path);
     if (!list) return list.error();
@@ -398,7 +398,7 @@ int ordo_engine_sealed(const ordo_engine* engine) { return engine != nullptr && 
 ordo_status ordo_engine_counters(const ordo_engine* engine, ordo_cache_counters* counters) {
   return ordo::c::guarded([&]() -> Result<void> {
     if (engine == nullptr) return ordo::c::missing("engine");
-    if (const auto valid = ordo::c::read_struct(counters, "ordo_cache_counters"); !valid) return valid.error();
+    if (const auto valid = ordo::c::check_struct(counters, "ordo_cache_counters"); !valid) return valid.error();
     const ordo::CacheCounters c = engine->engine.counters();
     ordo::c::write_struct({0, c.memory_hits, c.local_hits, c.shipped_hits, c.misses, c.compiles, c.compile_failures,
                            c.shared_compiles, c.compile_seconds, c.wait_seconds},

@@ -51,25 +51,44 @@ inline Error missing(std::string_view name) {
   return {ErrorCode::invalid_argument, fmt::format("{} is NULL; pass a valid pointer", name)};
 }
 
-/// The caller's structure as this version knows it: fields the caller does not have are zero.
+/// Whether a structure's struct_size can be one.
+template <class T>
+Result<void> check_struct(const T* of, std::string_view name) {
+  constexpr std::size_t most = 4096;  // no later version is larger; a size never set is likely to be
+  if (of == nullptr) return missing(name);
+  if (of->struct_size >= sizeof(std::size_t) && of->struct_size <= most) return {};
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("{}.struct_size is {}; set it to sizeof({})", name, of->struct_size, name)};
+}
+
+/// The caller's structure as this version knows it: fields the caller does not have are zero. Fields that only the caller has
+/// must be zero: to pass over one that is set would be to do something else than was asked.
 template <class T>
 Result<T> read_struct(const T* from, std::string_view name) {
-  if (from == nullptr) return missing(name);
-  if (from->struct_size < sizeof(std::size_t) || from->struct_size > 4096) {
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("{}.struct_size is {}; set it to sizeof({})", name, from->struct_size, name)};
+  if (auto ok = check_struct(from, name); !ok) return ok.error();
+  const auto* bytes = reinterpret_cast<const unsigned char*>(from);
+  const unsigned char* end = bytes + from->struct_size;
+  if (from->struct_size > sizeof(T) && std::any_of(bytes + sizeof(T), end, [](unsigned char byte) { return byte != 0; })) {
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("{}.struct_size is {}, and something behind the {} bytes that this ordo knows is not zero: the caller "
+                    "was built with a later ordo.h and sets a field that this library lacks. Leave that field zero, or "
+                    "load the later library",
+                    name, from->struct_size, sizeof(T))};
   }
   T out{};
   std::memcpy(&out, from, std::min(from->struct_size, sizeof(T)));
   return out;
 }
 
-/// Writes as much of `from` as the caller's structure has room for, its struct_size aside.
+/// Writes as much of `from` as the caller's structure has room for, its struct_size aside. Fields that only the caller has become
+/// zero.
 template <class T>
 void write_struct(const T& from, T* to) {
   constexpr std::size_t head = sizeof(std::size_t);
-  std::memcpy(reinterpret_cast<char*>(to) + head, reinterpret_cast<const char*>(&from) + head,
-              std::min(to->struct_size, sizeof(T)) - head);
+  auto* bytes = reinterpret_cast<char*>(to);
+  std::memcpy(bytes + head, reinterpret_cast<const char*>(&from) + head, std::min(to->struct_size, sizeof(T)) - head);
+  if (to->struct_size > sizeof(T)) std::memset(bytes + sizeof(T), 0, to->struct_size - sizeof(T));
 }
 
 }  // namespace ordo::c

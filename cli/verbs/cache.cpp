@@ -29,7 +29,10 @@ struct CacheOptions {
   bool prometheus = false;         ///< stats
 };
 
-std::string day_of(std::int64_t seconds) {
+/// A finished file's kernels have the stamp of reproducible_time(), 1 where the environment names none: nobody has asked for
+/// them.
+std::string last_used(std::int64_t seconds) {
+  if (seconds <= 1) return "never";
   const std::time_t time = seconds;
   std::tm parts{};
   if (gmtime_r(&time, &parts) == nullptr) return "?";
@@ -82,7 +85,7 @@ Result<int> list(const CacheOptions& options) {
   print("{:<18}{:<12}{:<15}{:<8}{:>10}  {:<12}{}\n", "key", "kernel", "toolchain", "arch", "in file", "last used", "plan");
   for (const cache::Entry& e : *entries) {
     print("{:<18}{:<12}{:<15}{:<8}{:>10}  {:<12}{}\n", e.key.substr(0, 16), e.name, e.toolchain, e.arch,
-          bytes_text(static_cast<double>(e.file_bytes)), day_of(e.used), e.plan);
+          bytes_text(static_cast<double>(e.file_bytes)), last_used(e.used), e.plan);
   }
   return kOk;
 }

@@ -89,7 +89,9 @@ Verb add_check(CLI::App& app) {
   verb->footer(
       "Example:\n  ordo check attention-backward --seqlen-q 1000 --seqlen-k 2000 --heads 8 --kv-heads 2 --mask causal --repeats "
       "10\n"
-      "The bound is that of the documentation: max(5e-3, 1.1 x the error of the straightforward computation) and a floor.");
+      "How far each gradient may be from fp64, in the Frobenius norm: 0.5 % of the gradient; or, where that is more, 1.1 times\n"
+      "as far as the plain computation is (fp32, with P and dS rounded to the inputs' type); and a millionth of the sums of\n"
+      "magnitudes, for what cancels.");
   return {verb, [options] { return check(*options); }};
 }
 

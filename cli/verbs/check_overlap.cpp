@@ -65,8 +65,8 @@ void print_check(const OverlapGemm& problem, const measure::OverlapCheck& check)
 
 /// A suite covers every route unless one, or a plan, was asked for.
 std::vector<OverlapRoute> checked_routes(const CheckOverlapOptions& options, const OverlapGemm& problem) {
-  if (options.suite && options.route.empty() && !options.plan) return routes_of(problem.op);
-  return {route_of(options)};
+  if (options.suite && !options.route && !options.plan) return routes_of(problem.op);
+  return {options.route.value_or(OverlapRoute::direct)};
 }
 
 Result<int> check_rank(const CheckOverlapOptions& options, const measure::RankBench& with) {

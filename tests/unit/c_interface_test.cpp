@@ -81,6 +81,40 @@ TEST_CASE("C: an older caller's shorter structure is taken, a wrong size is not"
   CHECK(ordo_plan_create(engine, &problem, nullptr, &plan) == ORDO_INVALID_ARGUMENT);
   CHECK(plan == nullptr);
   CHECK(message_has("ordo_attention_backward.struct_size is 0"));
+  problem.struct_size = 5000;  // never set, say
+  CHECK(ordo_plan_create(engine, &problem, nullptr, &plan) == ORDO_INVALID_ARGUMENT);
+  CHECK(message_has("set it to sizeof(ordo_attention_backward)"));
+  ordo_engine_destroy(engine);
+}
+
+TEST_CASE("C: a newer caller's longer structure is taken while what this library does not know is zero") {
+  ordo_engine* engine = make_engine();
+  struct {
+    ordo_attention_backward known;
+    std::int64_t later;
+  } problem{make_problem(), 0};
+  static_assert(offsetof(decltype(problem), later) == sizeof(ordo_attention_backward));
+  problem.known.struct_size = sizeof(problem);
+  ordo_plan* plan = nullptr;
+  CHECK(ordo_plan_create(engine, &problem.known, nullptr, &plan) == ORDO_OK);
+  ordo_plan_destroy(plan);
+  plan = nullptr;
+  problem.later = std::int64_t{1} << 56;  // the last byte
+  CHECK(ordo_plan_create(engine, &problem.known, nullptr, &plan) == ORDO_INVALID_ARGUMENT);
+  CHECK(plan == nullptr);
+  CHECK(message_has("the caller was built with a later ordo.h"));
+
+  // What is filled in need not be zero before, and the fields that are not known are zero afterwards.
+  struct {
+    ordo_cache_counters known;
+    std::int64_t later, beyond;
+  } counters{};
+  std::memset(&counters, 0xff, sizeof(counters));
+  counters.known.struct_size = offsetof(decltype(counters), beyond);
+  REQUIRE(ordo_engine_counters(engine, &counters.known) == ORDO_OK);
+  CHECK(counters.known.misses == 0);
+  CHECK(counters.later == 0);
+  CHECK(counters.beyond == -1);
   ordo_engine_destroy(engine);
 }
 

@@ -160,6 +160,8 @@ TEST_CASE("cli cache: list, show, export, merge, import, diff, verify, gc, stats
   CHECK(ordo_command(folder, {"cache", "export", out}).code == 0);
   CHECK(ordo_command(folder, {"cache", "diff", own, out}).code == 0);
   CHECK(ordo_command(folder, {"cache", "verify", "--cache", out}).code == 0);
+  CHECK(ordo_command(folder, "cache list").out.find("  never  ") == std::string::npos);
+  CHECK(ordo_command(folder, {"cache", "list", "--cache", out}).out.find("  never  ") != std::string::npos);
   const std::string exported = slurp(out);
   CHECK(ordo_command(folder, {"cache", "export", out}).code == 0);
   CHECK(slurp(out) == exported);

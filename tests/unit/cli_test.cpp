@@ -74,6 +74,9 @@ TEST_CASE("cli: query, export, hash and diff without a GPU") {
   CHECK(best["source"] == "predicted");
   CHECK(best["plan"] == json_of(ordo_command(folder, "plan attention-backward --json --target h200" + shape))["plan"]);
   CHECK(best["ranking"].size() > 1);
+  const Outcome table_of_plans = ordo_command(folder, "query attention-backward" + shape + cache);
+  CHECK(contains(table_of_plans.out, " head_group ") == " head_group ");
+  CHECK(contains(table_of_plans.out, " group ") != " group ");
 
   const std::string table = folder.file("plans.json");
   REQUIRE(ordo_command(folder, "tuning export -o " + table + shape + cache).code == 0);
@@ -389,8 +392,13 @@ TEST_CASE("cli: bad usage is one clear error, before anything is compiled") {
   const std::string plan = "plan attention-backward ",
                     run = "run attention-backward --input /nonexistent --output " + folder.file("out");
   const Case cases[] = {
-      {"", 2, "subcommand is required"},
-      {"frobnicate", 2, "subcommand"},
+      {"", 2, "ordo needs a verb: doctor, plan, "},
+      {"frobnicate", 2, "'frobnicate' is not a verb of ordo; it has: doctor, plan, "},
+      {"chekc attention-backward", 2, "'chekc' is not a verb of ordo; did you mean 'check'?"},
+      {"compile overlap", 2, "'compile' is not a verb of ordo VERB overlap; it has: plan, simulate, check, bench"},
+      {"cache", 2, "ordo cache needs a verb: list, show, "},
+      {"cache lst", 2, "'lst' is not a verb of ordo cache; did you mean 'list'?"},
+      {"tuning frobnicate", 2, "'frobnicate' is not a verb of ordo tuning; it has: "},
       {"plan", 2, "family is required"},
       {"plan forward", 2, "not in {attention-backward}"},
       {plan + "--frobnicate", 2, "--frobnicate"},
@@ -404,6 +412,8 @@ TEST_CASE("cli: bad usage is one clear error, before anything is compiled") {
       {plan + "--seqlen 99999999999999999999", 2, "not an integer"},
       {plan + "--seqlen 9000000000000000000", 2, "seqlen"},
       {plan + "--seqlen-q 100", 2, "go together"},
+      {plan + "--seqlen 100 --seqlen-q 50 --seqlen-k 70", 2, "--seqlen sets both lengths: give it alone"},
+      {plan + "--seqlen 100 --seqlen-k 100", 2, "--seqlen sets both lengths: give it alone"},
       {plan + "--batch 0", 2, "batch"},
       {plan + "--batch -3", 2, "batch"},
       {plan + "--batch 9000000000000000000", 2, "batch"},
@@ -462,7 +472,7 @@ TEST_CASE("cli: bad usage is one clear error, before anything is compiled") {
       {"tune attention-backward --shapes /nonexistent.toml", 3, "/nonexistent.toml"},
       {"query attention-backward --head-dim 96", 2, "96"},
       {"query attention-backward --accumulate roughly", 2, "roughly"},
-      {"tuning", 2, "subcommand"},
+      {"tuning", 2, "ordo tuning needs a verb: export, import, "},
       {"tuning hash /nonexistent.json", 3, "/nonexistent.json"},
       {"tuning import " + folder.file("bad.plan"), 2, "no decision table"},
       {"tuning diff", 2, "required"},

@@ -29,13 +29,14 @@ TEST_CASE("cli overlap: a plan goes straight unless a ring is asked for, where t
   struct Case {
     const char *line, *expected;
   };
-  for (const Case& one : {Case{"plan overlap --op gemm-all-to-all --route ring", "carry it past the others"},
-                          Case{"simulate overlap --op all-to-all-gemm --route ring", "carry it past the others"},
-                          Case{"plan overlap --op gemm-reduce-scatter --route ring", "rounded at every hop"},
-                          Case{"plan overlap --op gemm-all-reduce --route ring", "rounded at every hop"},
-                          Case{"plan overlap --route circle", "it is one of: direct, ring"},
-                          Case{"check overlap --route circle", "not in {direct,ring}"},
-                          Case{"bench overlap --route ring --plan overlap-plan", "excludes --route"}}) {
+  for (const Case& one :
+       {Case{"plan overlap --op gemm-all-to-all --route ring", "carry it past the others"},
+        Case{"simulate overlap --op all-to-all-gemm --route ring", "carry it past the others"},
+        Case{"plan overlap --op gemm-reduce-scatter --route ring", "rounded at every hop"},
+        Case{"plan overlap --op gemm-all-reduce --route ring", "rounded at every hop"},
+        Case{"plan overlap --route circle", "it is one of: direct, ring"}, Case{"check overlap --route circle", "--route: "},
+        Case{"bench overlap --route circle", "it is one of: direct, ring"},
+        Case{"bench overlap --route ring --plan overlap-plan", "excludes --route"}}) {
     CAPTURE(one.line);
     const Outcome outcome = ordo_command(folder, one.line);
     CHECK(outcome.code == 2);
@@ -51,11 +52,11 @@ TEST_CASE("cli overlap: of a suite, a ring takes the rows that it can") {
   cli::OverlapRunOptions options;
   options.suite = true;
   CHECK(cli::resolve_products(options, 4, suite)->size() == 3);
-  options.route = "ring";
+  options.route = OverlapRoute::ring;
   const auto rows = cli::resolve_products(options, 4, suite);
   REQUIRE(rows);
   REQUIRE(rows->size() == 1);
-  const auto how = cli::resolve_how(options, rows->front(), Target{}, cli::route_of(options));
+  const auto how = cli::resolve_how(options, rows->front(), Target{}, *options.route);
   REQUIRE(how);
   REQUIRE(how->plan);
   CHECK(how->plan->route == OverlapRoute::ring);
@@ -65,10 +66,10 @@ TEST_CASE("cli overlap: of a suite, a ring takes the rows that it can") {
   // One product is not left out: planning says why it cannot be.
   options = {};
   options.op = "gemm-all-reduce";
-  options.route = "ring";
+  options.route = OverlapRoute::ring;
   const auto one = cli::resolve_products(options, 4, suite);
   REQUIRE(one);
-  const auto refused = cli::resolve_how(options, one->front(), Target{}, cli::route_of(options));
+  const auto refused = cli::resolve_how(options, one->front(), Target{}, *options.route);
   REQUIRE(!refused);
   CHECK(refused.error().code == ErrorCode::invalid_plan);
 }

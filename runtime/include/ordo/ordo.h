@@ -19,7 +19,10 @@
  * ORDO_INVALID_ARGUMENT. It creates its own; CUDA itself does not work in the child of a process that used it.
  *
  * Structures begin with struct_size = sizeof(the structure): a later version appends fields, and takes what an older caller
- * does not know as zero. ordo_abi_version() grows only when something that exists changes. */
+ * does not know as zero. A caller that is newer than the library may pass its longer structure while what the library does not
+ * know is zero; where it is not, the call is ORDO_INVALID_ARGUMENT. Of a structure that the library fills in, only struct_size is
+ * read, no more than that is written, and what the library does not know becomes zero. ordo_abi_version() grows only when
+ * something that exists changes. */
 #ifndef ORDO_ORDO_H
 #define ORDO_ORDO_H
 
@@ -219,7 +222,7 @@ typedef struct ordo_cache_counters {
   double compile_seconds, wait_seconds;
 } ordo_cache_counters;
 
-/* What the engine has counted since it was made. counters->struct_size is the caller's: no more than that is written. */
+/* What the engine has counted since it was made. */
 ORDO_C_API ordo_status ordo_engine_counters(const ordo_engine* engine, ordo_cache_counters* counters);
 
 /* ---- Ranks: one GPU each, threads of one process or processes of any launcher. ----
