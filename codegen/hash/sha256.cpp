@@ -6,21 +6,14 @@
 
 #include <cstdint>
 
-#include "codegen/hash/sha256_instructions.hpp"
-
 namespace ordo {
 
 std::string sha256_hex(std::span<const std::byte> bytes) {
-  if (!has_sha256_instructions()) return portable_sha256_hex(bytes);
-  return llvm::toHex(llvm::ArrayRef<std::uint8_t>(sha256_by_instructions(bytes)), /*LowerCase=*/true);
-}
-
-std::string sha256_hex(std::string_view text) { return sha256_hex(std::as_bytes(std::span(text.data(), text.size()))); }
-
-std::string portable_sha256_hex(std::span<const std::byte> bytes) {
   const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data());
   const auto digest = llvm::SHA256::hash(llvm::ArrayRef<std::uint8_t>(data, bytes.size()));
   return llvm::toHex(llvm::ArrayRef<std::uint8_t>(digest), /*LowerCase=*/true);
 }
+
+std::string sha256_hex(std::string_view text) { return sha256_hex(std::as_bytes(std::span(text.data(), text.size()))); }
 
 }  // namespace ordo

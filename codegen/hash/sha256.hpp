@@ -1,4 +1,4 @@
-// SHA-256 as lower-case hex: by the processor's instructions where it has them, else LLVM's implementation.
+// SHA-256 (LLVM's implementation) as lower-case hex.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,5 @@ namespace ordo {
 
 std::string sha256_hex(std::span<const std::byte> bytes);
 std::string sha256_hex(std::string_view text);
-
-/// The same without the processor's instructions.
-std::string portable_sha256_hex(std::span<const std::byte> bytes);
 
 }  // namespace ordo
