@@ -121,14 +121,30 @@ Result<void> SimulatedRanks::run(std::uint64_t delays) {
     if (auto ok = kernel_.launch(problem_, tensors, exchange(i), rank.stream->get()); !ok) return ok;
   }
   // After all kernels: a copy stream that waits may hold up what the host submits behind it.
-  if (kernel_.plan().transport == Transport::copy_engine)
+  if (kernel_.plan().transport == Transport::copy_engine) {
     for (int step = 1; step < ranks(); ++step)
       for (const int i : order)
         if (auto ok = push(i, (i + step) % ranks()); !ok) return ok;
-  for (Rank& rank : all_) {
+    // Behind all partial sums: what a rank has finished has needed those of all others.
+    if (problem_.op == OverlapOp::gemm_all_reduce)
+      for (int step = 1; step < ranks(); ++step)
+        for (const int i : order)
+          if (auto ok = push_finished(i, (i + step) % ranks()); !ok) return ok;
+  }
+  for (Rank& rank : all_)
     if (auto ok = rank.stream->synchronize(); !ok) return ok;
+  const auto kernels = failed_wait();
+  // A kernel whose wait failed signals no more: the copies behind it must not wait for ever.
+  for (Rank& rank : all_) {
+    if (!kernels)
+      if (auto ok = rank.words.fill(0x3f); !ok) return ok;
     if (auto ok = rank.copies->synchronize(); !ok) return ok;
   }
+  return kernels;
+}
+
+/// Of the kernels, which have ended.
+Result<void> SimulatedRanks::failed_wait() const {
   for (const Rank& rank : all_) {
     OverlapFailure failure;
     if (auto ok = rank.words.copy_to_host(&failure, sizeof failure, (2 * buffers_.words + 1) * 4); !ok) return ok;
@@ -172,8 +188,13 @@ Result<void> SimulatedRanks::push(int from, int to) {
     }
     if (!pushed) return pushed;
   }
-  if (problem_.op != OverlapOp::gemm_all_reduce) return {};
-  // And this rank's finished slice to everybody, once its chunks are done.
+  return {};
+}
+
+/// gemm_all_reduce: the slice of D that `from` owns, once its chunks are done.
+Result<void> SimulatedRanks::push_finished(int from, int to) {
+  Rank &source = all_[static_cast<std::size_t>(from)], &target = all_[static_cast<std::size_t>(to)];
+  const int out = problem_.out == OutputType::fp32 ? 4 : 2;
   const std::int64_t pitch = target.d.stride() * out;
   const std::int64_t offset = range_of(problem_.m, problem_.ranks, 1, from).begin * pitch;
   for (int chunk = 0; chunk < kernel_.plan().sub_slices; ++chunk)
