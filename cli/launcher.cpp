@@ -1,7 +1,6 @@
 #include "cli/launcher.hpp"
 
 #include <fmt/format.h>
-#include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
