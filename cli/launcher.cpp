@@ -1,7 +1,6 @@
 #include "cli/launcher.hpp"
 
 #include <fmt/format.h>
-#include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -82,6 +81,7 @@ class Job {
     std::vector<std::string> words = request_.command;
     const auto pointers = [](std::vector<std::string>& from) {
       std::vector<char*> out;
+      out.reserve(from.size() + 1);
       for (std::string& text : from) out.push_back(text.data());
       out.push_back(nullptr);
       return out;

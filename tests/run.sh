@@ -19,7 +19,7 @@ if [ ! -e /dev/nvidiactl ] && [ ! -e /dev/dxg ]; then
 fi
 
 status=0
-ctest --test-dir "$build" --output-on-failure --no-tests=error "${select[@]}" || status=$?
+ctest --test-dir "$build" --parallel 2 --output-on-failure --no-tests=error "${select[@]}" || status=$?
 [ -z "$skipped" ] || echo "$skipped"
 bash tests/count.sh "$status" "$build/Testing/Temporary/LastTest.log"
 exit "$status"

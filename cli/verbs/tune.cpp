@@ -18,7 +18,7 @@ struct TuneVerbOptions : TuningOptions {
   std::optional<std::string> shapes;
 };
 
-std::atomic<bool> interrupted{false};
+std::atomic<bool> stop_asked{false};
 
 /// While it lives, an interrupt (Ctrl-C) asks to stop after the measurement under way; a second one ends the process as usual.
 class StopOnInterrupt {
@@ -30,7 +30,7 @@ class StopOnInterrupt {
 
  private:
   static void handle(int /*signal*/) {
-    interrupted = true;
+    stop_asked = true;
     std::signal(SIGINT, SIG_DFL);
   }
 };
@@ -90,7 +90,7 @@ Result<int> tune(const TuneVerbOptions& options) {
     auto result = tuner->tune(listed.problem, *asked, [&](const TuneProgress& progress) {
       if (progress.doing.starts_with("waiting")) note(progress.doing);
       bar.update(progress.share);
-      return !interrupted;
+      return !stop_asked;
     });
     bar.clear();
     if (!result) return result.error();

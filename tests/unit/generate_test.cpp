@@ -208,6 +208,12 @@ TEST_CASE("kernels of a cover of the kinds compile without spills, and take the 
     return;
   }
   std::vector<Compiled> kernels = wanted_kernels();
+#ifdef ORDO_SANITIZER  // what takes the time is NVRTC, which is not instrumented: one in seven of the two that every plan has
+  int number = 0;
+  std::erase_if(kernels, [&](const Compiled& c) {
+    return (c.source.name == "main" || c.source.name == "preprocess") && number++ % 7 != 0;
+  });
+#endif
   compile_all(*nvrtc, kernels);
   double main_ms = 0, slowest_ms = 0;
   int mains = 0;

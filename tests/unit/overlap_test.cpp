@@ -165,6 +165,12 @@ TEST_CASE("overlap: chunks are cut as slices.cuh cuts them") {
 TEST_CASE("overlap: kernels of every op compile without spills") {
   const auto compiler = Compiler::open();
   REQUIRE(compiler.ok());
+#ifdef ORDO_SANITIZER  // what takes the time is NVRTC, which is not instrumented
+  constexpr int kStride = 5;
+#else
+  constexpr int kStride = 1;
+#endif
+  int number = 0;
   for (const char* text : {
            "overlap-plan dtype=fp16 a=column b=row bias=yes activation=silu",
            "overlap-plan tile_n=192 cluster=1 stages=4 store_buffers=4 out=fp32 bias=yes activation=gelu",
@@ -184,6 +190,7 @@ TEST_CASE("overlap: kernels of every op compile without spills") {
            "overlap-plan op=gemm-all-to-all ranks=4 bias=yes activation=relu",
            "overlap-plan op=all-to-all-gemm ranks=32 bias=yes activation=gelu dtype=fp16",
        }) {
+    if (number++ % kStride != 0) continue;
     const auto plan = parse_overlap_plan(text);
     REQUIRE_MESSAGE(plan.ok(), text);
     const auto source = generate(*plan, Target{});
