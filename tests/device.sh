@@ -31,14 +31,16 @@ fi
 
 suite() { "$build/bin/ordo_gpu_tests" --duration=true; }
 
-# Kernels of every accumulation, both head dims, one CTA and clusters, ragged and grouped, a mask by expression.
+# Kernels of every accumulation, both head dims, one CTA and clusters, ragged and grouped, a mask by expression. Four at a time, each
+# with a log in OUT/sanitizers, of which the failed ones' first reports are shown.
 sanitizers() {
-  local tool failures=0 line
+  local logs=$out/sanitizers tool number log failures=0
+  mkdir -p "$logs"
   for tool in memcheck racecheck synccheck; do
+    number=0
     while read -r line; do
-      echo "== $tool: $line"
-      # shellcheck disable=SC2086 # several options
-      compute-sanitizer --tool "$tool" --error-exitcode 9 "$ordo" check attention-backward --batch 1 --heads 2 --repeats 1 $line || failures=$((failures + 1))
+      number=$((number + 1))
+      echo "$tool $logs/$tool-$number.log --batch 1 --heads 2 --repeats 1 $line"
     done <<'CASES'
 --kv-heads 1 --seqlen-q 300 --seqlen-k 200 --head-dim 128 --mask full
 --kv-heads 2 --seqlen 300 --head-dim 128 --mask causal
@@ -48,11 +50,18 @@ sanitizers() {
 --kv-heads 2 --seqlen 300 --head-dim 64 --mask full --accumulate atomic
 --kv-heads 2 --seqlen 300 --head-dim 64 --mask expr:k<=q&&q-k<100
 CASES
+  # shellcheck disable=SC2016 # they expand in the inner shell
+  done | xargs -P 4 -L 1 bash -c 'compute-sanitizer --tool "$1" --error-exitcode 9 "$0" check attention-backward "${@:3}" >"$2" 2>&1 || echo "status $?" >>"$2"' "$ordo"
+  for log in "$logs"/*.log; do
+    grep -q '^status' "$log" || continue
+    failures=$((failures + 1))
+    echo "== $log"
+    grep -m 25 -E '^=+|^status' "$log"
   done
   return "$failures"
 }
 
-torch() { ORDO_LIBRARY=$build/lib/libordo.so.0 PYTHONPATH=$root/examples/pytorch "${PYTHON:-python3}" -m pytest -q "$root/examples/pytorch/tests"; }
+torch() { ORDO_LIBRARY=$build/lib/libordo.so.0 PYTHONPATH=$root/examples/pytorch "${PYTHON:-python3}" -m unittest discover -s "$root/examples/pytorch/tests"; }
 bench() { bash "$here/bench/run.sh" "${ORDO_BENCH_NAME:-device}"; }
 overheads() { "$ordo" bench --overheads; }
 schedules() { "$ordo" bench --suite --accumulate ordered --plans schedules --no-checks --csv "$out/schedules.csv" --table "$out/schedules-table.csv"; }
