@@ -36,6 +36,7 @@ suite() { "$build/bin/ordo_gpu_tests" --duration=true; }
 sanitizers() {
   local logs=$out/sanitizers tool number log failures=0
   mkdir -p "$logs"
+  # shellcheck disable=SC2016 # they expand in the inner shell
   for tool in memcheck racecheck synccheck; do
     number=0
     while read -r line; do
@@ -50,7 +51,6 @@ sanitizers() {
 --kv-heads 2 --seqlen 300 --head-dim 64 --mask full --accumulate atomic
 --kv-heads 2 --seqlen 300 --head-dim 64 --mask expr:k<=q&&q-k<100
 CASES
-  # shellcheck disable=SC2016 # they expand in the inner shell
   done | xargs -P 4 -L 1 bash -c 'compute-sanitizer --tool "$1" --error-exitcode 9 "$0" check attention-backward "${@:3}" >"$2" 2>&1 || echo "status $?" >>"$2"' "$ordo"
   for log in "$logs"/*.log; do
     grep -q '^status' "$log" || continue
