@@ -265,7 +265,7 @@ Timed affordable(const Launch& launch, const StepTimes& times, double most_tasks
   // Query heads of a walk together, if that is still too much.
   const double left = wanted / rows;
   const int heads = std::clamp(static_cast<int>(launch.query_heads / std::max(1.0, left)), 1, launch.query_heads);
-  out.launch.query_heads = heads;
+  out.launch.query_heads = out.launch.geometry.heads = heads;
   out.times.compute *= static_cast<double>(launch.query_heads) / heads;
   out.times.masked *= static_cast<double>(launch.query_heads) / heads;
   return out;

@@ -11,7 +11,8 @@
 namespace ordo::expression {
 
 /// The recurrences of templates/schedule/schedule.cuh: the Q tile of the first step, the one after `tile`, and the turn among its
-/// contributors. Variables: Variable::tile and those behind it, and the lengths. `down` is schedule::Item::flipped.
+/// contributors. Variables: Variable::tile and those behind it, and the lengths. `down` is schedule::Item::flipped. Of a walk's
+/// first query head, as if it had no other: what the others' directions take is not counted.
 struct ScheduleState {
   Expression start_q;
   Expression next_q;

@@ -22,7 +22,7 @@ constexpr int kLongestStride = 4;
 constexpr double kTie = 1.004;
 
 /// Tiles of a walk up to which arrival is weighed without being asked for: its table takes about 100 ns a tile.
-constexpr double kMostArrivalTiles = 40000;
+constexpr double kMostArrivalTiles = 20000;
 
 struct Option {
   Candidate candidate;
@@ -71,11 +71,11 @@ int head_group_for(const AttentionBackward& problem, const Plan& plan) {
 }
 
 /// The visits that schedule arrival may be given. In simulations of the suite's cells and of 65536 tokens no other way was ahead
-/// of these.
-std::vector<ArrivalVisits> visits_for(const schedule::Geometry& g, bool by_expression, int heads) {
+/// of these; zigzag is for L2, which they do not know (schedule::turned_down).
+std::vector<ArrivalVisits> visits_for(const schedule::Geometry& g, bool by_expression) {
   if (by_expression) return {ArrivalVisits::down, ArrivalVisits::greedy};
   if (!g.causal) return {ArrivalVisits::rotate};
-  if (g.wave == g.units) return {heads > 1 ? ArrivalVisits::zigzag : ArrivalVisits::up_and_down};
+  if (g.wave == g.units) return {g.heads > 1 ? ArrivalVisits::zigzag : ArrivalVisits::up_and_down};
   return {ArrivalVisits::down, ArrivalVisits::greedy};
 }
 
@@ -93,7 +93,7 @@ Result<Made> with_arrival(const AttentionBackward& problem, Plan plan, const Tar
   const TileMap tiles(g, mask_of(problem, plan));
   double shortest = 0;
   Made out;
-  for (const ArrivalVisits visits : visits_for(g, problem.mask.expression() != nullptr, plan.group)) {
+  for (const ArrivalVisits visits : visits_for(g, problem.mask.expression() != nullptr)) {
     auto table = make_arrival(g, plan.group, plan.workers, costs, visits, tiles);
     if (!table) return table.error();
     add_mask(problem, plan, *table);
@@ -115,12 +115,10 @@ Result<Made> with_arrival(const AttentionBackward& problem, Plan plan, const Tar
   return out;
 }
 
-/// Of a walk, for arrival: those of the query heads that have an order of their own.
+/// Of a walk, all its query heads.
 double tiles_of(const AttentionBackward& problem, const Plan& plan) {
   const auto count = [](std::int64_t length, int tile) { return std::ceil(static_cast<double>(length) / tile); };
-  const double units = count(problem.seqlen_k, plan.tile_kv * plan.cluster);
-  const int heads = problem.mask == Mask::causal && units <= plan.workers ? zigzag_orders(plan.group) : plan.group;
-  return count(problem.seqlen_q, plan.tile_q) * units * heads;
+  return count(problem.seqlen_q, plan.tile_q) * count(problem.seqlen_k, plan.tile_kv * plan.cluster) * plan.group;
 }
 
 /// `plan` with the fields that follow from its schedule.
@@ -136,12 +134,9 @@ Result<Made> with_schedule(const AttentionBackward& problem, Plan plan, Schedule
 }
 
 /// Schedules for the mask, the one to take among equals first.
-std::vector<Schedule> schedules_for(Mask mask, int group) {
+std::vector<Schedule> schedules_for(Mask mask) {
   if (mask == Mask::full) return {Schedule::ascending, Schedule::shift, Schedule::arrival, Schedule::descending};
   if (mask.expression() != nullptr) return {Schedule::descending, Schedule::arrival, Schedule::ascending};
-  // Alike but for zigzag, by which query heads find more of their walk in L2 (see ArrivalVisits): the model does not see it.
-  if (group > 1)
-    return {Schedule::arrival, Schedule::alternate, Schedule::symmetric_shift, Schedule::descending, Schedule::ascending};
   return {Schedule::alternate, Schedule::arrival, Schedule::symmetric_shift, Schedule::descending, Schedule::ascending};
 }
 
@@ -254,6 +249,12 @@ bool group_fits(const AttentionBackward& problem, const Plan& plan) {
   return std::int64_t{g.head_group} * g.units <= plan.workers;
 }
 
+/// Whether alternate can run the problem: a whole head fits on the device.
+bool alternate_fits(const AttentionBackward& problem, const Plan& plan) {
+  const std::int64_t unit = std::int64_t{plan.tile_kv} * plan.cluster;
+  return problem.mask == Mask::causal && (problem.seqlen_k + unit - 1) / unit <= plan.workers;
+}
+
 const cost::Constants& constants_of(const Target& target, const PlanRequest& request) {
   return request.constants ? *request.constants : cost::shipped_constants(target);
 }
@@ -269,7 +270,7 @@ Result<std::vector<Option>> weigh(const AttentionBackward& problem, const Target
   if (auto valid = problem.validate(); !valid) return valid.error();
   if (auto valid = check_target(target); !valid) return valid.error();
   const Accumulate accumulate = request.accumulate.value_or(Accumulate::ordered);
-  std::vector<Schedule> schedules = schedules_for(problem.mask, static_cast<int>(problem.group()));
+  std::vector<Schedule> schedules = schedules_for(problem.mask);
   if (request.schedule) {
     schedules = {*request.schedule};
   } else if (accumulate != Accumulate::ordered) {
@@ -287,9 +288,10 @@ Result<std::vector<Option>> weigh(const AttentionBackward& problem, const Target
         refusal = valid.error();
         continue;
       }
-      // Its table takes a while to make: weighed without being asked for where it is small, in the usual cluster.
+      // Its table takes a while to make: weighed without being asked for where it is small, in the usual cluster, and not where
+      // alternate gives the same orders by rule.
       if (schedule == Schedule::arrival && !request.schedule &&
-          (tiles_of(problem, base) > kMostArrivalTiles || cluster != clusters.front()))
+          (tiles_of(problem, base) > kMostArrivalTiles || cluster != clusters.front() || alternate_fits(problem, base)))
         continue;
       auto made = with_schedule(problem, base, schedule, target);
       if (!made) {

@@ -77,7 +77,7 @@ class Run {
     // Heads beyond what a table of a sensible size holds repeat the orders of the first.
     constexpr std::int64_t kManyVisits = 1 << 18;
     members_ = static_cast<int>(std::clamp<std::int64_t>(kManyVisits / std::max<std::int64_t>(live * patterns_, 1), 1, heads_));
-    if (visits_ == ArrivalVisits::zigzag) members_ = std::min(members_, zigzag_orders(heads_));
+    if (visits_ == ArrivalVisits::zigzag && members_ < heads_ && members_ > 1) members_ -= members_ % 2;  // they take turns
     if (auto fits = check_table_size(g_, live * patterns_ * members_); !fits) return fits;
     order_.resize(tiles_.size());
     std::iota(order_.begin(), order_.end(), 0);
@@ -169,10 +169,8 @@ class Run {
     }
   }
 
-  /// zigzag: units of a walk differ in length, so from head to head they drift apart. Turning round at its end, each has the
-  /// tiles that its neighbours have just seen. The downward pattern is the upward one in reverse, its last head first.
   [[nodiscard]] bool goes_down(const Worker& w) const {
-    if (visits_ == ArrivalVisits::zigzag) return (w.pattern == 0 ? w.head : heads_ - w.head) % 2 == 1;
+    if (visits_ == ArrivalVisits::zigzag) return schedule::turned_down(w.pattern == 1, heads_, w.head);
     return visits_ == ArrivalVisits::down || (visits_ == ArrivalVisits::up_and_down && w.pattern == 1);
   }
 
@@ -299,8 +297,6 @@ class Run {
 };
 
 }  // namespace
-
-int zigzag_orders(int heads) { return heads % 2 == 0 ? 2 : heads; }
 
 std::uint64_t ArrivalTable::hash() const {
   const std::string hex = sha256_hex(std::as_bytes(std::span(words)));

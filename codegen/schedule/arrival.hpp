@@ -28,9 +28,6 @@ struct ArrivalTable {
   [[nodiscard]] std::uint64_t hash() const;
 };
 
-/// How many query heads of a walk have an order of their own in zigzag: two in turn, where a walk ends at the side it began at.
-int zigzag_orders(int heads);
-
 /// Simulates one walk for each pattern, with as many workers as one walk surely has, max(1, workers / head_group), and `heads`
 /// query heads a walk. Units are dispatched longest first. Where not all units of a walk are resident at once, `geometry.wave` of
 /// them are a wave, and waves add in order, so that waits stay inside a resident set.

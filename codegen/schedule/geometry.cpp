@@ -73,6 +73,7 @@ Geometry make_geometry(const AttentionBackward& problem, const Plan& plan) {
   geometry.q_tiles = schedule::ceil_div(geometry.seqlen_q, geometry.tile_q);
   geometry.units = schedule::ceil_div(geometry.seqlen_k, geometry.unit_kv);
   geometry.walks = static_cast<int>(problem.batch * problem.kv_heads);
+  geometry.heads = plan.group;
   geometry.head_group = std::min(plan.head_group, geometry.walks);
   set_waves(geometry, plan.workers, plan.shift_stride);
   return geometry;

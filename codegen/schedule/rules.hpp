@@ -2,6 +2,8 @@
 // executor share.
 #pragma once
 
+#include <algorithm>
+
 #include "templates/schedule/schedule.cuh"
 
 namespace ordo {
@@ -25,7 +27,10 @@ class ScheduleRules {
   [[nodiscard]] int patterns() const {
     return g_->kind == schedule::Kind::alternate ? 2 : table_ != nullptr ? static_cast<int>(table_[0]) : 1;
   }
-  [[nodiscard]] int members() const { return table_ != nullptr ? static_cast<int>(table_[1]) : 1; }
+  [[nodiscard]] int members() const {
+    if (table_ != nullptr) return static_cast<int>(table_[1]);
+    return g_->kind == schedule::Kind::alternate ? std::clamp(g_->heads, 1, 2) : 1;
+  }
 
   /// The item that a walk's `place`-th number in dispatch order stands for: its first half.
   [[nodiscard]] schedule::Item item(int walk, int place, bool flipped) const {
@@ -48,13 +53,13 @@ class ScheduleRules {
   /// The first visit. Only for items with steps() > 0.
   [[nodiscard]] Cursor begin(const schedule::Item& item, int head) const {
     Cursor at{item, head, 0, 0};
-    at.q = table_ != nullptr ? visit(at).q : schedule::start_q(*g_, item);
+    at.q = table_ != nullptr ? visit(at).q : schedule::start_q(*g_, item, head);
     return at;
   }
   /// The next visit. Only while at.step + 1 < steps().
   void advance(Cursor& at) const {
     ++at.step;
-    at.q = table_ != nullptr ? visit(at).q : schedule::next_q(*g_, at.item, at.q);
+    at.q = table_ != nullptr ? visit(at).q : schedule::next_q(*g_, at.item, at.head, at.q);
   }
   [[nodiscard]] int rank(const Cursor& at) const {
     return table_ != nullptr ? visit(at).rank : schedule::rank(*g_, at.item, at.q);

@@ -58,7 +58,7 @@ class Run {
       else
         finish_compute(event.worker, event.time);
     }
-    return waiting_.empty();
+    return waiting_.empty() && next_item_ == items_;
   }
 
   std::vector<WorkerTime> totals() const {
@@ -89,6 +89,8 @@ class Run {
     bool adding = false;
     double adder_free = 0;
     std::int64_t last_task = -1;
+    int set_end = 0;  ///< of the resident set of the item in hand
+    double idle_since = 0;
     WorkerTime time;
   };
   struct Chain {
@@ -102,11 +104,42 @@ class Run {
   void take_item(int worker, double time) {
     Worker& w = worker_of(worker);
     while (next_item_ < items_) {
+      w.set_end = rules_.residents(next_item_).end;
       w.walk = ItemWalk(rules_, rules_.item_at(next_item_++), 0, s_.query_heads);
       if (w.walk.done()) continue;
       start_task(worker, time);
-      return;
+      break;
     }
+    // Workers whose set has now been taken.
+    for (std::size_t i = 0; i < idle_.size();) {
+      const int other = idle_[i];
+      if (next_item_ < worker_of(other).set_end) {
+        ++i;
+        continue;
+      }
+      end_idle(idle_.begin() + static_cast<std::ptrdiff_t>(i), time);
+      i = 0;
+    }
+  }
+
+  /// As a cluster does: an item of the set that its last tiles still wait for could be one that they wait for.
+  void take_item_when_safe(int worker, double time) {
+    Worker& w = worker_of(worker);
+    if (w.staged.empty() || next_item_ >= w.set_end) {
+      take_item(worker, time);
+    } else {
+      w.idle_since = time;
+      idle_.push_back(worker);
+    }
+  }
+
+  void end_idle(std::vector<int>::iterator idle, double time) {
+    const int worker = *idle;
+    idle_.erase(idle);
+    Worker& w = worker_of(worker);
+    const double since = w.idle_since;
+    take_item(worker, time);
+    if (!w.walk.done()) w.time.stall += time - since;
   }
 
   void start_task(int worker, double time) {
@@ -200,13 +233,15 @@ class Run {
     } else {
       try_add(worker);
     }
+    if (!w.staged.empty()) return;
+    if (const auto idle = std::find(idle_.begin(), idle_.end(), worker); idle != idle_.end()) end_idle(idle, time);
   }
 
   void next_task(int worker, double time) {
     Worker& w = worker_of(worker);
     w.walk.advance(rules_);
     if (w.walk.done())
-      take_item(worker, time);
+      take_item_when_safe(worker, time);
     else
       start_task(worker, time);
   }
@@ -236,6 +271,7 @@ class Run {
   double makespan_ = 0;
   std::vector<Worker> workers_;
   std::vector<Chain> chains_;
+  std::vector<int> idle_;                           ///< workers that may not take an item yet
   std::unordered_map<std::uint64_t, int> waiting_;  ///< worker by the turn it waits for
   std::priority_queue<Event> events_;               ///< earliest first, then lowest worker
   std::vector<Task> tasks_;
@@ -248,12 +284,14 @@ Interval interval(const Task& task, Activity activity, double start, double end)
 /// Worker by worker; the tasks of one worker are in time order already.
 std::vector<Interval> all_intervals(const std::vector<Task>& tasks, std::size_t workers, bool staging) {
   std::vector<std::vector<Interval>> of_worker(workers);
-  std::vector<double> adder_free(workers);
+  std::vector<double> adder_free(workers), free(workers);
   for (const Task& task : tasks) {
     const auto worker = static_cast<std::size_t>(task.worker);
     std::vector<Interval>& line = of_worker[worker];
+    if (staging && task.start > free[worker]) line.push_back(interval(task, Activity::stall, free[worker], task.start));
     line.push_back(interval(task, Activity::compute, task.start, task.computed));
     const double held = staging ? task.staged : task.added;
+    free[worker] = held;
     if (held > task.computed) line.push_back(interval(task, Activity::stall, task.computed, held));
     const double wait = std::max(task.staged, adder_free[worker]);
     if (staging && task.added > wait) line.push_back(interval(task, Activity::wait, wait, task.added));
@@ -305,6 +343,8 @@ class CriticalPath {
       path_.push_back(interval(compute, Activity::compute, compute.start, compute.computed));
       if (staging_ == 0 || compute.before_on_worker < 0) return compute.before_on_worker;
       index = compute.before_on_worker;
+      if (const double idle = task(index).staged; compute.start > idle)
+        path_.push_back(interval(compute, Activity::stall, idle, compute.start));
     }
   }
 
@@ -458,11 +498,12 @@ Result<SimulationReport> simulate(const SimulationRequest& request) {
   g.seqlen_q = g.q_tiles * g.tile_q;
   g.seqlen_k = g.units * g.unit_kv;
   g.walks = static_cast<int>(walks);
+  g.heads = static_cast<int>(request.heads / walks);
   g.head_group = static_cast<int>(std::min(request.head_group, walks));
   set_waves(g, request.workers, static_cast<int>(request.shift_stride));
   Simulation simulation;
   simulation.geometry = g;
-  simulation.query_heads = static_cast<int>(request.heads / walks);
+  simulation.query_heads = g.heads;
   simulation.workers = request.workers;
   simulation.costs = request.costs;
   if (request.schedule != Kind::arrival) return simulate(simulation);

@@ -40,6 +40,7 @@ schedule::Geometry plain_geometry(const AttentionBackward& problem) {
   g.q_tiles = schedule::ceil_div(g.seqlen_q, g.tile_q);
   g.units = schedule::ceil_div(g.seqlen_k, g.unit_kv);
   g.walks = static_cast<int>(problem.batch * problem.kv_heads);
+  g.heads = static_cast<int>(problem.group());
   g.head_group = g.walks;
   g.wave = g.units;
   g.stride = 1;

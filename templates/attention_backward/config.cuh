@@ -20,9 +20,8 @@
 //   they held up the first items of the next group, and all that wait for those. alternate, head_dim 64 causal 16k 524 -> 541,
 //   128 8k 564 -> 582, 32/8 heads 564 -> 574. What waits and conversions still take of the first: 549 without either, and 554
 //   with atomic adds.
-// - Query heads of one KV head in zigzag (schedule arrival): units differ in length, so from head to head they drift apart, and
-//   what one has loaded has left L2 when the next wants it. Turning round at the end of each head halves that: 32/8 heads 8k 579
-//   -> 588, DRAM traffic 2.0 -> 1.2 GB, L2 hits 77 -> 84 %; one KV head a query head: 586.
+// - Query heads of a walk up and down in turn (schedule::turned_down): 32/8 heads 8k 579 -> 588, DRAM traffic 2.0 -> 1.2 GB, L2
+//   hits 77 -> 84 %; one KV head a query head: 586. Measured with the visits read from arrival's table.
 // - Descriptors by addition (sm90/wgmma.cuh): 11 uniform instructions a product down to 5; head_dim 64 +1.5 %, 128 +0.5 %.
 // - Masked and unmasked bodies apart: head_dim 128 +1 %. The choice must be one for a warpgroup: with one a warp, dK was wrong.
 // - First contributor stores instead of adding to zeros: preprocess writes 134 MB less at 16384 tokens.

@@ -73,6 +73,7 @@ ORDO_DEVICE schedule::Geometry geometry(const Shape& shape) {
   g.q_tiles = config.static_shape ? schedule::ceil_div(g.seqlen_q, g.tile_q) : shape.q_tiles;
   g.units = config.static_shape ? schedule::ceil_div(g.seqlen_k, g.unit_kv) : shape.units;
   g.walks = config.static_shape ? config.walks : shape.walks;
+  g.heads = config.group;
   g.head_group = shape.head_group;
   g.wave = shape.wave;
   g.stride = shape.stride;

@@ -143,13 +143,13 @@ template <bool Read>
 struct VisitsOf {
   static constexpr unsigned int seen = 0;  // of masks by expression, which read the table
   int q;
-  __device__ __forceinline__ VisitsOf(const MainParams&, const schedule::Geometry& g, const schedule::Item& at, int, int)
-      : q(schedule::start_q(g, at)) {}
-  __device__ __forceinline__ schedule::Visit next(const schedule::Geometry& g, schedule::Item at) {
+  __device__ __forceinline__ VisitsOf(const MainParams&, const schedule::Geometry& g, const schedule::Item& at, int member, int)
+      : q(schedule::start_q(g, at, member)) {}
+  __device__ __forceinline__ schedule::Visit next(const schedule::Geometry& g, schedule::Item at, int member) {
     // Works everything out anew at each step: kept across steps, its many terms would spill.
     if constexpr (config.schedule == schedule::Kind::symmetric_shift) asm volatile("" : "+r"(at.unit));
     const schedule::Visit visit{q, schedule::rank(g, at, q)};
-    q = schedule::next_q(g, at, q);
+    q = schedule::next_q(g, at, member, q);
     return visit;
   }
 };
@@ -171,7 +171,7 @@ struct VisitsOf<true> {
       seen_ahead = word[distance];
     }
   }
-  __device__ __forceinline__ schedule::Visit next(const schedule::Geometry&, const schedule::Item&) {
+  __device__ __forceinline__ schedule::Visit next(const schedule::Geometry&, const schedule::Item&, int) {
     const schedule::Visit visit = schedule::unpack_visit(read);
     read = *++word;
     if constexpr (config.mask_expression) {
@@ -273,7 +273,7 @@ struct Loader {
       Visits visits(params, g, at, member, item.steps / config.group);
 #pragma unroll 1
       for (int t = item.steps / config.group; t > 0; --t) {
-        const schedule::Visit visit = visits.next(g, at);
+        const schedule::Visit visit = visits.next(g, at, member);
         if (--left == 0) flags |= Step::last;
         Step step{4 * visit.q + flags, head_tile + visit.q, visit.rank, more};
         if constexpr (config.mask_expression) step.more |= static_cast<int>(visits.seen) << Step::kSeenShift;

@@ -30,7 +30,7 @@ struct ScheduleState {
   /// The step that begins; the state then stands at the one after it.
   __device__ __forceinline__ Step take(const MainParams& params, const schedule::Geometry& g) {
     if (--left == 0) flags |= Step::last;
-    const schedule::Visit visit = visits.next(g, at);
+    const schedule::Visit visit = visits.next(g, at, member);
     const Step step{4 * visit.q + flags, head_tile + visit.q, visit.rank, more};
     flags = 0;
     if (--head_left == 0 && left > 0) {

@@ -32,6 +32,7 @@ struct Geometry {
   int q_tiles;     ///< ceil(seqlen_q / tile_q)
   int units;       ///< ceil(seqlen_k / unit_kv)
   int walks;       ///< batch * kv_heads
+  int heads;       ///< query heads of a walk
   int head_group;  ///< walks dispatched together
   int wave;        ///< shift, arrival: units (symmetric_shift: pairs) that may wait for each other; otherwise unused
   int stride;      ///< both shifts: Q tiles between the starts of neighbouring units; otherwise unused
@@ -41,7 +42,7 @@ struct Geometry {
 struct Item {
   int walk;
   int unit;
-  bool flipped;  ///< walks downwards: alternate's odd groups, symmetric_shift's second halves. arrival: an odd group
+  bool flipped;  ///< of an odd group of alternate or arrival; symmetric_shift: a second half
 };
 
 ORDO_HOST_DEVICE constexpr int minimum(int a, int b) { return a < b ? a : b; }
@@ -95,28 +96,38 @@ ORDO_HOST_DEVICE constexpr Wave wave_of(const Geometry& g, int p) {
 /// The first Q tile that every long unit of the wave of pair `p` sees.
 ORDO_HOST_DEVICE constexpr int first_common_q(const Geometry& g, int p) { return first_q(g, wave_of(g, p).end - 1); }
 
-/// +1 or -1: the direction in which `item` walks the Q tiles.
-ORDO_HOST_DEVICE constexpr int direction(const Geometry& g, const Item& item) {
-  return g.kind == Kind::descending || item.flipped ? -1 : 1;
+/// Whether groups that go up and down in turn walk the Q tiles of query head `head` downwards. The heads of a walk go up and down
+/// in turn too: units differ in length, so that from head to head they drift apart, and what one has loaded would have left L2
+/// when the next wants it; turning round at the end of each head halves that. A flipped group is an upward one in reverse, its
+/// last head first.
+ORDO_HOST_DEVICE constexpr bool turned_down(bool flipped, int heads, int head) {
+  return ((head ^ (flipped ? heads : 0)) & 1) != 0;
 }
 
-/// The Q tile of the first step. Only for units with steps() > 0, and not for arrival.
-ORDO_HOST_DEVICE constexpr int start_q(const Geometry& g, const Item& item) {
-  if (direction(g, item) < 0) return g.q_tiles - 1;
+/// +1 or -1: the direction in which `item` walks the Q tiles of query head `head` of its walk.
+ORDO_HOST_DEVICE constexpr int direction(const Geometry& g, const Item& item, int head) {
+  const bool down =
+      g.kind == Kind::alternate ? turned_down(item.flipped, g.heads, head) : g.kind == Kind::descending || item.flipped;
+  return down ? -1 : 1;
+}
+
+/// The Q tile of the first step of a query head. Only for units with steps() > 0, and not for arrival.
+ORDO_HOST_DEVICE constexpr int start_q(const Geometry& g, const Item& item, int head) {
+  if (direction(g, item, head) < 0) return g.q_tiles - 1;
   if (g.kind == Kind::shift) return g.stride * (item.unit % g.wave);
   if (g.kind == Kind::symmetric_shift) return first_common_q(g, item.unit) + g.stride * (item.unit % g.wave);
   return first_q(g, item.unit);
 }
 
 /// The Q tile after `q`. The shifts wrap; elsewhere the step count ends the walk.
-ORDO_HOST_DEVICE constexpr int next_q(const Geometry& g, const Item& item, int q) {
-  const int next = q + direction(g, item);
+ORDO_HOST_DEVICE constexpr int next_q(const Geometry& g, const Item& item, int head, int q) {
+  const int next = q + direction(g, item, head);
   if (g.kind == Kind::shift && next == g.q_tiles) return 0;
   if (g.kind != Kind::symmetric_shift || item.flipped) return next;
   const int common = first_common_q(g, item.unit);
   if (q < common) return next;
   const int rotated = next == g.q_tiles ? common : next;
-  return rotated == start_q(g, item) ? first_q(g, item.unit) : rotated;  // once around: on to the triangle
+  return rotated == start_q(g, item, head) ? first_q(g, item.unit) : rotated;  // once around: on to the triangle
 }
 
 /// symmetric_shift: the turn of `unit` among the contributors of Q tile `q`: waves in order; inside a wave the long units as they

@@ -14,7 +14,7 @@ namespace ordo::testing {
 
 /// A geometry with its counts and waves filled in.
 inline schedule::Geometry make_grid(schedule::Kind kind, bool causal, int seqlen_q, int seqlen_k, int tile_q, int unit_kv,
-                                    int walks, int head_group, int workers, int stride = 1) {
+                                    int walks, int head_group, int workers, int stride = 1, int heads = 1) {
   schedule::Geometry g{};
   g.kind = kind;
   g.causal = causal;
@@ -25,6 +25,7 @@ inline schedule::Geometry make_grid(schedule::Kind kind, bool causal, int seqlen
   g.q_tiles = schedule::ceil_div(seqlen_q, tile_q);
   g.units = schedule::ceil_div(seqlen_k, unit_kv);
   g.walks = walks;
+  g.heads = heads;
   g.head_group = std::min(head_group, walks);
   set_waves(g, workers, stride);
   return g;
@@ -62,7 +63,8 @@ inline RandomGrid random_grid(std::mt19937& random, schedule::Kind kind) {
     head_group = std::min(head_group, workers);
   if (kind == schedule::Kind::alternate)
     workers = std::min(head_group, walks) * schedule::ceil_div(seqlen_k, unit_kv) + between(0, 9);
-  return {make_grid(kind, causal, seqlen_q, seqlen_k, tile_q, unit_kv, walks, head_group, workers, between(1, 5)), workers};
+  return {make_grid(kind, causal, seqlen_q, seqlen_k, tile_q, unit_kv, walks, head_group, workers, between(1, 5), between(1, 4)),
+          workers};
 }
 
 /// The kinds that a geometry says everything about; arrival has a table beside it.

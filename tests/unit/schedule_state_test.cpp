@@ -40,7 +40,8 @@ TEST_CASE("schedule state: the expressions are the schedule") {
   std::mt19937 random(5);
   for (const Kind kind : {Kind::ascending, Kind::descending, Kind::shift, Kind::alternate}) {
     for (int i = 0; i < 40; ++i) {
-      const Geometry g = random_grid(random, kind).geometry;
+      Geometry g = random_grid(random, kind).geometry;
+      g.heads = 1;
       CAPTURE(describe(g));
       const auto state = schedule_state(kind, g.causal);
       REQUIRE(state.has_value());
@@ -48,13 +49,13 @@ TEST_CASE("schedule state: the expressions are the schedule") {
         const schedule::Item item{0, unit, kind == Kind::alternate && unit % 2 == 1};
         const int steps = schedule::steps(g, unit);
         if (steps == 0) continue;
-        int q = schedule::start_q(g, item);
+        int q = schedule::start_q(g, item, 0);
         CHECK(evaluate(state->start_q, values_of(g, unit, item.flipped, 0)) == q);
         for (int step = 0; step < steps; ++step) {
           const Values values = values_of(g, unit, item.flipped, q);
           if (evaluate(state->rank, values) != schedule::rank(g, item, q)) FAIL_CHECK("rank of unit ", unit, " at ", q);
           if (step + 1 == steps) break;
-          const int next = schedule::next_q(g, item, q);
+          const int next = schedule::next_q(g, item, 0, q);
           if (evaluate(state->next_q, values) != next) FAIL_CHECK("after ", q, " of unit ", unit);
           q = next;
         }

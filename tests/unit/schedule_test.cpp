@@ -20,10 +20,10 @@ namespace {
 
 using Visits = std::vector<std::pair<int, int>>;  // (Q tile, rank)
 
-Visits visits(const Geometry& g, int item, bool flipped = false) {
+Visits visits(const Geometry& g, int item, bool flipped = false, int head = 0) {
   Visits out;
   const ScheduleRules rules(g);
-  for (ItemWalk walk(rules, {0, item, flipped}, 0, 1); !walk.done(); walk.advance(rules))
+  for (ItemWalk walk(rules, {0, item, flipped}, head, head + 1); !walk.done(); walk.advance(rules))
     out.emplace_back(walk.at().q, rules.rank(walk.at()));
   return out;
 }
@@ -63,6 +63,17 @@ TEST_CASE("schedule: tables by hand") {
     CHECK(visits(g, 2) == Visits{{2, 0}, {3, 1}});
     CHECK(visits(g, 0, true) == Visits{{3, 0}, {2, 0}, {1, 0}, {0, 0}});
     CHECK(visits(g, 2, true) == Visits{{3, 2}, {2, 2}});
+  }
+  SUBCASE("alternate, several query heads: each turns round, a flipped group is an upward one in reverse") {
+    for (const int heads : {2, 3}) {
+      CAPTURE(heads);
+      const Geometry g = make_grid(Kind::alternate, true, 4, 4, 1, 1, 2, 1, 4, 1, heads);
+      const Visits up{{2, 0}, {3, 1}}, up_again{{3, 1}, {2, 0}}, down{{3, 2}, {2, 2}}, down_again{{2, 2}, {3, 2}};
+      for (int head = 0; head < heads; ++head) {
+        CHECK(visits(g, 2, false, head) == (head % 2 == 0 ? up : up_again));
+        CHECK(visits(g, 2, true, head) == ((heads - 1 - head) % 2 == 0 ? down : down_again));
+      }
+    }
   }
   SUBCASE("symmetric_shift: rectangle, triangle, then the short unit downwards") {
     const Geometry g = make_tiles(Kind::symmetric_shift, true, 4, 4, 1, 2);

@@ -29,12 +29,12 @@ enum class Schedule {
   arrival,          ///< KV tiles add in the order in which a simulation of the launch has them arrive; see Arrival
 };
 
-/// How a KV tile visits its Q tiles in schedule arrival. Every way is simulated, none is measured: it is the plan's choice.
+/// How a KV tile visits its Q tiles in schedule arrival.
 enum class ArrivalVisits {
   up,           ///< from the first that sees it, upwards
   down,         ///< from the last, downwards
-  up_and_down,  ///< groups of heads in turn, as alternate
-  zigzag,       ///< the same, and the query heads of a KV head in turn
+  up_and_down,  ///< groups of heads in turn
+  zigzag,       ///< groups of heads, and the query heads of a KV head, in turn: as alternate
   rotate,       ///< upwards and around, neighbours starting evenly apart, as shift
   greedy,       ///< upwards and around, but first those where nobody has to be waited for
 };
