@@ -23,7 +23,7 @@ std::int64_t now_seconds();
 /// within it, or for 0. Inside a Transaction.
 Result<void> evict(Connection& connection, std::int64_t limit_bytes);
 
-/// Locks; asks again and again for some tens of microseconds before it sleeps. A look-up holds the connection for some 15 us, and
+/// Locks; asks again and again for some 10 to 20 us before it sleeps. A look-up holds the connection for some 15 us, and
 /// to put a thread to sleep and wake it costs as much: two threads would look up less than one alone.
 std::unique_lock<std::mutex> lock_soon(std::mutex& mutex);
 

@@ -71,7 +71,10 @@ std::optional<std::string> not_a_verb(const CLI::App& app, std::string_view type
     const std::string& name = verb->get_name();
     if (name == word) return std::nullopt;
     all += (all.empty() ? "" : ", ") + name;
-    if (const std::size_t letters = letters_apart(name, word); letters < least) least = letters, nearest = name;
+    if (const std::size_t letters = letters_apart(name, word); letters < least) {
+      least = letters;
+      nearest = name;
+    }
   }
   if (word.empty()) return fmt::format("{} needs a verb: {}", typed, all);
   if (2 * least <= word.size()) return fmt::format("'{}' is not a verb of {}; did you mean '{}'?", word, typed, nearest);
@@ -88,7 +91,11 @@ std::optional<std::string> not_a_verb(const CLI::App& app, const std::vector<std
 }
 
 int run_unguarded(int argc, char** argv) {
-  CLI::App app("ordo writes, compiles and runs deterministic attention-backward kernels for Hopper GPUs.", "ordo");
+  CLI::App app(
+      "ordo writes, compiles and runs deterministic attention-backward kernels, and products that overlap their communication, "
+      "for Hopper "
+      "GPUs.",
+      "ordo");
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("ordo ") + ORDO_VERSION);
   app.footer(
@@ -97,6 +104,16 @@ int run_unguarded(int argc, char** argv) {
       "ordo VERB --help has the options of a verb and an example.");
   const bool overlap = argc > 2 && std::string_view(argv[2]) == "overlap";
   const std::vector<Verb> verbs = overlap ? overlap_verbs(app) : attention_verbs(app);
+  if (overlap) {
+    CLI::App others;
+    attention_verbs(others);
+    const auto has = [name = std::string_view(argv[1])](const CLI::App& of) {
+      const auto all = of.get_subcommands([](const CLI::App*) { return true; });
+      return std::any_of(all.begin(), all.end(), [&](const CLI::App* verb) { return verb->get_name() == name; });
+    };
+    if (has(others) && !has(app))
+      return report_usage(fmt::format("'{}' does not take overlap: plan, simulate, check and bench do", argv[1]));
+  }
   if (const auto wrong = not_a_verb(app, {argv, argv + argc}, overlap)) return report_usage(*wrong);
   try {
     app.parse(argc, argv);

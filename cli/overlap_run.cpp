@@ -134,7 +134,7 @@ Result<std::vector<OverlapGemm>> resolve_products(const OverlapRunOptions& optio
                                 options.op, options.m, options.n, options.k, ranks, options.dtype, options.a, options.b,
                                 options.out, options.bias ? "yes" : "no", options.activation));
   }
-  const OverlapRoute route = options.route.value_or(OverlapRoute::direct);
+  const OverlapRoute route = options.route_or_direct();
   std::vector<OverlapGemm> out;
   for (const std::string& text : texts) {
     auto problem = parse_overlap_gemm(text);
@@ -179,7 +179,7 @@ void compile_all(const OverlapRunOptions& options, const measure::RankBench& wit
   constexpr unsigned kMostThreads = 8;
   std::vector<OverlapPlan> plans;
   for (const OverlapGemm& problem : problems) {
-    const auto how = resolve_how(options, problem, with.engine.target(), options.route.value_or(OverlapRoute::direct));
+    const auto how = resolve_how(options, problem, with.engine.target(), options.route_or_direct());
     const auto choice = make_overlap_plan(problem, with.engine.target());
     if (!how || !choice) continue;
     plans.push_back(how->plan.value_or(choice->plan));

@@ -21,6 +21,7 @@ struct OverlapRunOptions {
   std::optional<std::string> plan;
   std::string partial = "same", method = "auto", transport = "automatic";
   std::optional<OverlapRoute> route;  ///< absent: direct, or of a checked suite every one
+  [[nodiscard]] OverlapRoute route_or_direct() const { return route.value_or(OverlapRoute::direct); }
   bool suite = false;
   std::string rows;
   double timeout = 30;

@@ -37,7 +37,7 @@ Result<void> refuse_capture(const Driver& d, CUstream stream) {
   return Error{ErrorCode::invalid_argument,
                "The first launch of a plan with schedule arrival or a mask by expression uploads its orders, once for every "
                "shape, which would break the stream capture under way. "
-               "Launch once outside of the capture first."};
+               "Launch once outside of the capture first, or call load() with the problem."};
 }
 
 Result<void> upload(const Driver& d, CUdeviceptr to, const std::vector<std::uint32_t>& words, CUstream stream) {

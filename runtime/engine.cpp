@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "codegen/schedule/visit_table.hpp"
 #include "ordo/ordo.hpp"
 #include "runtime/calibration.hpp"
 #include "runtime/device.hpp"
@@ -39,6 +40,15 @@ Result<void> AttentionBackwardKernel::load(CUstream_st* stream) const {
   const Result<const LoadedKernels*> loaded = impl_->kernels.load(stream);
   if (!loaded) return loaded.error();
   return {};
+}
+
+Result<void> AttentionBackwardKernel::load(const AttentionBackward& problem, CUstream_st* stream) const {
+  if (auto fits = check_fit(problem, impl_->plan); !fits) return fits;
+  const Result<const LoadedKernels*> loaded = impl_->kernels.load(stream);
+  if (!loaded) return loaded.error();
+  if (!reads_table(impl_->plan)) return {};
+  const auto table = impl_->arrival.get(**loaded, problem, impl_->plan, stream);
+  return table ? Result<void>() : Result<void>(table.error());
 }
 
 namespace {

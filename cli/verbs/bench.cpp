@@ -152,7 +152,8 @@ Verb add_bench(CLI::App& app) {
   add_cache(*verb, *options);
   add_json(*verb, *options);
   verb->footer(
-      "Examples:\n  ordo bench attention-backward --seqlen 16384 --heads 16 --head-dim 128 --mask causal --json\n"
+      "ordo bench overlap --help is about products and their exchange.\nExamples:\n  ordo bench attention-backward --seqlen "
+      "16384 --heads 16 --head-dim 128 --mask causal --json\n"
       "  ordo bench --suite --cells hd128-full-16384 --accumulate ordered,exact\n"
       "  ordo bench --suite --accumulate ordered --plans schedules --no-checks --table schedules.csv\n  ordo bench --overheads\n"
       "The card is limited by power: it runs faster just after it was idle. A sustained figure needs the warm-up.");

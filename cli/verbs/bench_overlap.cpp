@@ -154,7 +154,7 @@ Result<int> bench_rank(const BenchOverlapOptions& options, const measure::RankBe
   auto output = OverlapOutput::open(options, with);
   if (!output) return output.error();
   for (const OverlapGemm& problem : *problems) {
-    auto how = resolve_how(options, problem, with.engine.target(), options.route.value_or(OverlapRoute::direct));
+    auto how = resolve_how(options, problem, with.engine.target(), options.route_or_direct());
     if (!how) return how.error();
     auto report = measure::bench_overlap(with, *peers, problem, *how, options.policy, options.seed);
     if (!report) return Error{report.error().code, fmt::format("{}: {}", to_text(problem), report.error().message)};

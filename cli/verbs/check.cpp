@@ -87,7 +87,8 @@ Verb add_check(CLI::App& app) {
   add_cache(*verb, *options);
   add_json(*verb, *options);
   verb->footer(
-      "Example:\n  ordo check attention-backward --seqlen-q 1000 --seqlen-k 2000 --heads 8 --kv-heads 2 --mask causal --repeats "
+      "ordo check overlap --help is about products and their exchange.\nExample:\n  ordo check attention-backward --seqlen-q "
+      "1000 --seqlen-k 2000 --heads 8 --kv-heads 2 --mask causal --repeats "
       "10\n"
       "How far each gradient may be from fp64, in the Frobenius norm: 0.5 % of the gradient; or, where that is more, 1.1 times\n"
       "as far as the plain computation is (fp32, with P and dS rounded to the inputs' type); and a millionth of the sums of\n"

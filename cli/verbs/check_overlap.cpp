@@ -66,7 +66,7 @@ void print_check(const OverlapGemm& problem, const measure::OverlapCheck& check)
 /// A suite covers every route unless one, or a plan, was asked for.
 std::vector<OverlapRoute> checked_routes(const CheckOverlapOptions& options, const OverlapGemm& problem) {
   if (options.suite && !options.route && !options.plan) return routes_of(problem.op);
-  return {options.route.value_or(OverlapRoute::direct)};
+  return {options.route_or_direct()};
 }
 
 Result<int> check_rank(const CheckOverlapOptions& options, const measure::RankBench& with) {

@@ -71,7 +71,8 @@ Verb add_plan_verb(CLI::App& app) {
   add_cache(*verb, *options);
   add_json(*verb, *options);
   verb->footer(
-      "Example:\n  ordo plan attention-backward --seqlen 8192 --heads 32 --kv-heads 8 --mask causal --target h200 > my.plan\n"
+      "ordo plan overlap --help is about products and their exchange.\nExample:\n  ordo plan attention-backward --seqlen 8192 "
+      "--heads 32 --kv-heads 8 --mask causal --target h200 > my.plan\n"
       "The output is a plan file: edit it and give it to any verb with --plan my.plan.");
   return {verb, [options]() -> Result<int> {
             auto made = choose(*options);

@@ -21,7 +21,8 @@ constexpr int kLongestStride = 4;
 /// Plans closer than this are the same by the model's accuracy; the order in which they are listed decides.
 constexpr double kTie = 1.004;
 
-/// Tiles of a walk up to which arrival is weighed without being asked for: its table takes about 100 ns a tile.
+/// Tiles of a walk up to which arrival is weighed without being asked for: a table takes about 100 ns a tile, and masks by
+/// expression have two to choose from, for each of which the mask is read.
 constexpr double kMostArrivalTiles = 20000;
 
 struct Option {
@@ -291,7 +292,8 @@ Result<std::vector<Option>> weigh(const AttentionBackward& problem, const Target
       // Its table takes a while to make: weighed without being asked for where it is small, in the usual cluster, and not where
       // alternate gives the same orders by rule.
       if (schedule == Schedule::arrival && !request.schedule &&
-          (tiles_of(problem, base) > kMostArrivalTiles || cluster != clusters.front() || alternate_fits(problem, base)))
+          (tiles_of(problem, base) * (problem.mask.expression() != nullptr ? 2 : 1) > kMostArrivalTiles ||
+           cluster != clusters.front() || alternate_fits(problem, base)))
         continue;
       auto made = with_schedule(problem, base, schedule, target);
       if (!made) {

@@ -28,8 +28,11 @@ SliceExchange::SliceExchange(Communicator::Impl& group, ExchangeRequest request)
       sends_to_(static_cast<std::size_t>(ranks_)),
       receives_from_(static_cast<std::size_t>(ranks_)) {
   for (const overlap::Transfer& t : request_.schedule.transfers) {
-    if (t.from == rank_) sends_to_[static_cast<std::size_t>(t.to)] = true;
-    if (t.to == rank_) receives_from_[static_cast<std::size_t>(t.from)] = true;
+    // Ranks that exchange no bytes do not wait for each other, and so must not tell each other either: what is told and not
+    // waited for would be lost.
+    const bool any = request_.places.size() == request_.schedule.transfers.size() && place_of(t).bytes > 0;
+    if (t.from == rank_ && any) sends_to_[static_cast<std::size_t>(t.to)] = true;
+    if (t.to == rank_ && any) receives_from_[static_cast<std::size_t>(t.from)] = true;
     arrives_at_end_ = arrives_at_end_ || t.needed_by == overlap::kAtEnd;
     slots_ = std::max(slots_, t.slot + 1);
   }
@@ -165,12 +168,12 @@ Result<void> SliceExchange::enter(CUstream stream) {
   if (auto forked = follow(copies_, stream, begun_); !forked) return forked;
   if (arrives_at_end_ && mapped()) {
     for (int rank = 0; rank < ranks_; ++rank) {
-      if (rank == rank_) continue;
+      if (!receives_from_[static_cast<std::size_t>(rank)]) continue;
       if (auto told = write(copies_, word(rank, empty_index(rank_)), free_value()); !told) return told;
     }
   }
   for (int rank = 0; rank < ranks_ && request_.kernel_sends; ++rank) {
-    if (rank == rank_) continue;
+    if (!sends_to_[static_cast<std::size_t>(rank)]) continue;
     if (auto free = wait_until_free(stream, rank); !free) return free;
   }
   return {};
@@ -331,12 +334,13 @@ std::string SliceExchange::explain(const std::uint32_t* words) const {
   std::string text;
   const auto add = [&](const std::string& what) { text += (text.empty() ? "" : "; ") + what; };
   for (const overlap::Transfer& t : request_.schedule.transfers) {
-    if (t.to == rank_ && place_of(t).bytes > 0 && lacks(ready_index(t), epoch_)) {
-      add(fmt::format("rank {} waits for slice {}.{} from rank {}: expected {}, saw {}", rank_, t.slice, t.sub, t.from, epoch_,
+    const std::uint32_t expected = request_.kernel_sends ? place_of(t).signals : epoch_;
+    if (t.to == rank_ && place_of(t).bytes > 0 && lacks(ready_index(t), expected)) {
+      add(fmt::format("rank {} waits for slice {}.{} from rank {}: expected {}, saw {}", rank_, t.slice, t.sub, t.from, expected,
                       words[ready_index(t)]));
     }
   }
-  for (int rank = 0; rank < ranks_; ++rank) {
+  for (int rank = 0; rank < ranks_ && !frozen_; ++rank) {  // where it is taken back, the word says nothing afterwards
     if (!sends_to_[static_cast<std::size_t>(rank)] || !mapped() || !lacks(empty_index(rank), free_value())) continue;
     add(fmt::format("rank {} waits until rank {} {}: expected {}, saw {}", rank_, rank,
                     arrives_at_end_ ? "has launched" : "has read what it sent", free_value(), words[empty_index(rank)]));

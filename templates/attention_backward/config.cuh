@@ -10,10 +10,10 @@
 // What pays, measured here:
 // - head_dim 64 with 256 keys a CTA: half of the dQ adds and of the Q and dO loads of a 128 x 128 tile. Full 16k 501 -> 540, 4k
 //   468 -> 513; causal 16k 495 -> 508. The adds to global memory are about a fifth of a kernel's energy at 128 keys.
-// - Blocks of 64 keys that see nothing of a Q tile are left out: causal head_dim 64 1k 302 -> 329, 4k 451 -> 466; 128 1k 324 ->
-// 349.
-// - Two dQ buffers for single CTAs: head_dim 64 full 16k 518 -> 536; a third once dK is staged over dS (next): full 8k 538 ->
-// 545.
+// - Blocks of 64 keys that see nothing of a Q tile are left out: causal head_dim 64 1k 302 -> 329, 4k 451 -> 466; 128 1k 324
+//   -> 349.
+// - Two dQ buffers for single CTAs: head_dim 64 full 16k 518 -> 536; a third once dK is staged over dS (next): full 8k 538
+//   -> 545.
 // - dV leaves before the last dQ, dK over dS: the next item's K and V load earlier. head_dim 64 causal 1k 328 -> 335, 128 full 1k
 //   481 -> 486; within 0.5 % at 8k and 16k (turn by turn, three rounds, idle gaps between).
 // - Where groups go up and down in turn, conversions follow the downward groups, when all clusters end at once: after upward ones
@@ -26,7 +26,7 @@
 // - Masked and unmasked bodies apart: head_dim 128 +1 %. The choice must be one for a warpgroup: with one a warp, dK was wrong.
 // - First contributor stores instead of adding to zeros: preprocess writes 134 MB less at 16384 tokens.
 // - `ordered` converts dQ inside this kernel (sums come from L2, no third launch): 128 full 16k 603 -> 614, 4k 571 -> 588, 1k 465
-// -> 476.
+//   -> 476.
 // - Conversion looks at the semaphores of all its tiles at once: one after another they were most of its time. 128 full 4k 579 ->
 //   594, 64 causal 16k 515 -> 528 (waiting for turns costs nothing there: without the waits it was 520).
 // - State that follows from the step number, state from item to item in shared memory, thread numbers read anew outside the walk:
@@ -38,8 +38,8 @@
 //   warpgroups, or warpgroups taking turns to begin a step: all within 2 % of the barrier. Power bound them, not waiting.
 // - Warpgroups taking turns to begin a step at 64 x 256 (+1 % full 16k, -1 % at 4k, spills) and at head_dim 128 (equal).
 // - head_dim 64 in a cluster exchanging half of dS, 128 x 128: 434 against 461.
-// - L2 hints (dQ, or all, to be kept; the last use, K and V to go first): within 0.8 % either way. Q and dO to go first: -2..-4
-// %.
+// - L2 hints (dQ, or all, to be kept; the last use, K and V to go first): within 0.8 % either way. Q and dO to go first: worse by
+//   2 to 4 %.
 // - Larger groups of heads, so that the longest items of all start first: head_dim 128 causal 16k 614 -> 606 (descending, 4
 //   heads), 8k 588 -> 580; head_dim 64 16k equal. They leave L2.
 // - One CTA an item instead of persistent ones: equal.

@@ -359,7 +359,7 @@ Result<std::uint64_t> replay(Gpu& device, const Case& c, const AttentionBackward
 
 }  // namespace
 
-TEST_CASE("a first launch inside a capture is refused, and the next one outside runs") {
+TEST_CASE("a first launch inside a capture is refused, and one that was loaded for is captured") {
   Gpu* device = gpu();
   if (device == nullptr) return;
   std::vector<Case> cases = one_of_each(device->target());
@@ -381,11 +381,20 @@ TEST_CASE("a first launch inside a capture is refused, and the next one outside 
     Graph graph{d};
     if (auto ok = d.check(d.streamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "begin capture"); !ok)
       return ok.error().message;
-    const auto launched =
-        kernel->launch(c.problem, problem->tensors(), run->workspace().data(), run->workspace().bytes(), stream);
+    const auto launch = [&] {
+      return kernel->launch(c.problem, problem->tensors(), run->workspace().data(), run->workspace().bytes(), stream);
+    };
+    const auto launched = launch();
     if (auto ok = d.check(d.streamEndCapture(stream, &graph.graph), "end capture"); !ok) return ok.error().message;
     if (launched) return "the launch was not refused";
     if (launched.error().message.find("capture") == std::string::npos) return launched.error().message;
+    if (auto loaded = kernel->load(c.problem, stream); !loaded) return loaded.error().message;
+    Graph good{d};
+    if (auto ok = d.check(d.streamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "begin capture"); !ok)
+      return ok.error().message;
+    const auto captured = launch();
+    if (auto ok = d.check(d.streamEndCapture(stream, &good.graph), "end capture"); !ok) return ok.error().message;
+    if (!captured) return "after load(problem): " + captured.error().message;
     auto ran = (*run)(*problem, 0);
     return ran ? "" : ran.error().message;
   });

@@ -104,11 +104,12 @@ TEST_CASE("gradients match fp64 over a cover of shapes and plans") {
 
 // See precompile(): ORDO_CACHE=kernels.db ordo_gpu_tests --no-skip --test-case="precompile the*"
 TEST_CASE("precompile the cover" * doctest::skip()) {
+  const Target target = must(parse_target("h200"));
   std::vector<std::string> errors;
-  const std::vector<Cell> cells = cells_to_run(must(parse_target("h200")), errors);
+  const std::vector<Cell> cells = cells_to_run(target, errors);
   for (const std::string& error : errors) fmt::print("{}\n", error);
   CHECK(errors.empty());
-  precompile(plans_of(cells));
+  precompile(target, plans_of(cells));
 }
 
 }  // namespace ordo::test

@@ -9,10 +9,15 @@
 namespace ordo::test {
 namespace {
 
-Result<Gpu*> open_gpu() {
+/// Before main: no test has opened the driver, and nobody has written.
+[[maybe_unused]] const bool kPrepared = [] {
   // Simulated ranks wait for each other: with the usual 8 hardware queues, some would stand behind those that wait for them.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // so that a test that has to be killed leaves what it has said
+  return true;
+}();
+
+Result<Gpu*> open_gpu() {
   auto table = driver();
   if (!table) return table.error();
   auto context = DeviceContext::open(0);

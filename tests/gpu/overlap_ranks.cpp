@@ -133,18 +133,30 @@ Result<void> SimulatedRanks::run(std::uint64_t delays) {
   }
   for (Rank& rank : all_)
     if (auto ok = rank.stream->synchronize(); !ok) return ok;
-  const auto kernels = failed_wait();
-  // A kernel whose wait failed signals no more: the copies behind it must not wait for ever.
-  for (Rank& rank : all_) {
-    if (!kernels)
-      if (auto ok = rank.words.fill(0x3f); !ok) return ok;
-    if (auto ok = rank.copies->synchronize(); !ok) return ok;
-  }
-  return kernels;
+  const auto waits = check_waits();
+  const auto copies = finish_copies();
+  return waits ? copies : waits;
 }
 
-/// Of the kernels, which have ended.
-Result<void> SimulatedRanks::failed_wait() const {
+/// Waits for the copies, which end soon after the kernels unless one has signalled too little: then they are released.
+Result<void> SimulatedRanks::finish_copies() {
+  const Stopwatch watch;
+  Result<void> outcome;
+  for (Rank& rank : all_) {
+    while (device_->driver->streamQuery(rank.copies->get()) == CUDA_ERROR_NOT_READY) {
+      if (watch.seconds() < 2) continue;
+      outcome = Error{ErrorCode::driver, "a copy waits for tiles that no kernel has signalled"};
+      for (Rank& each : all_)
+        if (auto ok = each.words.fill(0x3f); !ok) return ok;
+      break;
+    }
+    if (auto ok = rank.copies->synchronize(); !ok) return ok;
+  }
+  return outcome;
+}
+
+/// Whether any kernel's wait failed. They have ended.
+Result<void> SimulatedRanks::check_waits() const {
   for (const Rank& rank : all_) {
     OverlapFailure failure;
     if (auto ok = rank.words.copy_to_host(&failure, sizeof failure, (2 * buffers_.words + 1) * 4); !ok) return ok;

@@ -57,7 +57,8 @@ class SimulatedRanks {
   Result<void> prepare();
   Result<void> push(int from, int to);
   Result<void> push_finished(int from, int to);
-  Result<void> failed_wait() const;
+  Result<void> check_waits() const;
+  Result<void> finish_copies();
   Result<void> push_chunk(int from, int to, int slice, int chunk, void* destination, const void* source, std::int64_t pitch_bytes,
                           bool waits);
   Result<std::string> check_rank(int rank, double& worst);

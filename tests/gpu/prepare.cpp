@@ -22,10 +22,10 @@ Kernels prepare_all(Engine& engine, std::span<const Plan> plans, int& failures) 
   return kernels;
 }
 
-void precompile(std::span<const Plan> plans) {
+void precompile(const Target& target, std::span<const Plan> plans) {
   if (std::getenv("ORDO_CACHE") == nullptr) FAIL("set ORDO_CACHE to the cache file to be made");
   EngineOptions options;
-  options.target = must(parse_target("h200"));
+  options.target = target;
   Engine engine = must(Engine::create(std::move(options)));
   const Stopwatch time;
   int failures = 0;

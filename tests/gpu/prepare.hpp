@@ -15,8 +15,8 @@ using Kernels = std::map<std::string, AttentionBackwardKernel>;  ///< by the pla
 /// them.
 Kernels prepare_all(Engine& engine, std::span<const Plan> plans, int& failures);
 
-/// Fills the cache that $ORDO_CACHE names with the kernels of plans for an H200, so that a machine lent for minutes need not
-/// compile them. Needs no GPU.
-void precompile(std::span<const Plan> plans);
+/// Fills the cache that $ORDO_CACHE names with the kernels of plans, so that a machine lent for minutes need not compile them.
+/// Needs no GPU.
+void precompile(const Target& target, std::span<const Plan> plans);
 
 }  // namespace ordo::test

@@ -395,7 +395,7 @@ TEST_CASE("cli: bad usage is one clear error, before anything is compiled") {
       {"", 2, "ordo needs a verb: doctor, plan, "},
       {"frobnicate", 2, "'frobnicate' is not a verb of ordo; it has: doctor, plan, "},
       {"chekc attention-backward", 2, "'chekc' is not a verb of ordo; did you mean 'check'?"},
-      {"compile overlap", 2, "'compile' is not a verb of ordo VERB overlap; it has: plan, simulate, check, bench"},
+      {"compile overlap", 2, "'compile' does not take overlap: plan, simulate, check and bench do"},
       {"cache", 2, "ordo cache needs a verb: list, show, "},
       {"cache lst", 2, "'lst' is not a verb of ordo cache; did you mean 'list'?"},
       {"tuning frobnicate", 2, "'frobnicate' is not a verb of ordo tuning; it has: "},

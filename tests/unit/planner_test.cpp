@@ -112,6 +112,9 @@ TEST_CASE("planner, report 60: choices that the measurements ask for") {
   choice = choose(make_problem(1, 16384, 16384, 16, 16, 128, Mask::causal), h200);
   CHECK(choice.plan.schedule == Schedule::alternate);
   CHECK(choice.reason.find("alternate") == 0);
+  // Of several query heads a KV head too, whose orders need no table.
+  for (const int kv_heads : {8, 4, 1})
+    CHECK(choose(make_problem(1, 8192, 8192, 32, kv_heads, 128, Mask::causal), h200).plan.schedule == Schedule::alternate);
   choice = choose(make_problem(1, 65536, 65536, 8, 8, 128, Mask::causal), h200);
   CHECK((choice.plan.schedule == Schedule::symmetric_shift || choice.plan.schedule == Schedule::descending));
   // Shapes of the kernels.
@@ -245,6 +248,7 @@ TEST_CASE("planner: planning takes milliseconds for any shape") {
       make_problem(1, 4096, 4096, 5, 5, 128, Mask::causal),
       make_problem(1, 16384, 16384, 16, 16, 128, Mask::causal),
       make_problem(1, 16384, 16384, 64, 8, 128, Mask::causal),
+      make_problem(1, 6400, 51200, 1, 1, 128, *parse_mask("expr:k <= q + 44800")),
       make_problem(1000, 64, 64, 200, 200, 64, Mask::causal),
       make_problem(1, 1000000, 1000000, 1, 1, 128, Mask::full),
       make_problem(1, 1000000, 1000000, 128, 8, 128, Mask::causal),

@@ -218,8 +218,8 @@ TEST_CASE("execute: within the bound for every schedule, accumulation, dtype and
   struct Shape {
     std::int64_t batch, sq, sk, heads, kv_heads;
   };
-  const Shape shapes[] = {{1, 1, 1, 1, 1},     {1, 200, 200, 2, 2}, {2, 129, 300, 4, 1},
-                          {1, 300, 129, 4, 2}, {1, 7, 400, 1, 1},   {1, 400, 7, 1, 1}};
+  const Shape shapes[] = {{1, 1, 1, 1, 1},   {1, 200, 200, 2, 2}, {2, 129, 300, 4, 1}, {1, 300, 129, 4, 2},
+                          {1, 7, 400, 1, 1}, {1, 400, 7, 1, 1},   {3, 150, 200, 6, 2}};
   for (const Mask mask : {Mask::full, Mask::causal}) {
     for (const Shape& s : shapes) {
       const DType dtype = s.sq % 2 == 0 ? DType::fp16 : DType::bf16;

@@ -18,11 +18,11 @@
  * fork(): engines and kernels of the parent may plan and be destroyed in a child; what else they are asked there is
  * ORDO_INVALID_ARGUMENT. It creates its own; CUDA itself does not work in the child of a process that used it.
  *
- * Structures begin with struct_size = sizeof(the structure): a later version appends fields, and takes what an older caller
- * does not know as zero. A caller that is newer than the library may pass its longer structure while what the library does not
- * know is zero; where it is not, the call is ORDO_INVALID_ARGUMENT. Of a structure that the library fills in, only struct_size is
- * read, no more than that is written, and what the library does not know becomes zero. ordo_abi_version() grows only when
- * something that exists changes. */
+ * Structures begin with struct_size = sizeof(the structure): a later version appends fields behind today's sizeof, and takes what
+ * an older caller does not know as zero. A caller that is newer than the library may pass its longer structure while what the
+ * library does not know is zero; where it is not, the call is ORDO_INVALID_ARGUMENT. Of a structure that the library fills in, only
+ * struct_size is read, no more than that is written, and what the library does not know becomes zero. ordo_abi_version() grows only
+ * when something that exists changes. */
 #ifndef ORDO_ORDO_H
 #define ORDO_ORDO_H
 
@@ -186,8 +186,9 @@ typedef struct ordo_attention_backward_tensors {
   float scale;                 /* softmax scale, > 0 and finite */
 } ordo_attention_backward_tensors;
 
-/* Enqueues the backward on `stream` of the current context: no allocation, no synchronisation. May be captured into a graph
- * once it has been launched on that device outside a capture. `workspace` is device memory, 256-byte aligned, of at least
+/* Enqueues the backward on `stream` of the current context: no allocation, no synchronisation, and it may be captured into a graph,
+ * once it has been launched on that device outside a capture (plans of schedule arrival and masks by expression: once for every
+ * shape). `workspace` is device memory, 256-byte aligned, of at least
  * ordo_kernel_workspace_bytes(), its content irrelevant, not shared with another launch in flight. */
 ORDO_C_API ordo_status ordo_kernel_launch(const ordo_kernel* kernel, const ordo_attention_backward* problem,
                                           const ordo_attention_backward_tensors* tensors, void* workspace,

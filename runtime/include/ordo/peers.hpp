@@ -1,6 +1,6 @@
 // Ranks that work on one problem together: one GPU each, threads of one process or processes of any launcher.
 //
-//   auto world = ordo::world_from_environment();             // torchrun's variables, MPI's, or those of `ordo launch`
+//   auto world = ordo::world_from_environment(timeout);      // torchrun's variables, MPI's, or those of `ordo launch`
 //   auto group = ordo::Communicator::create(*world, {});      // collective
 #pragma once
 

@@ -66,7 +66,7 @@ TEST_CASE("overlap planner: all-to-all comes in pieces, for a tile has only its 
   const Advice made = advice(Exchange::all_to_all, 2, 4096, 4096, 8192);
   CHECK(made.overlap);
   CHECK(made.sub_slices >= 2);
-  CHECK(made.exposed == doctest::Approx(0).epsilon(0.01));
+  CHECK(made.exposed < 5e-6);
   CHECK(made.choices.front().overlapped * 1e3 == doctest::Approx(0.466).epsilon(0.1));  // measured, in one piece
 }
 
