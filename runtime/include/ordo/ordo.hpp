@@ -84,14 +84,14 @@ class ORDO_API AttentionBackwardKernel {
   /// not_prepared while the stream captures; else those of launch() that have to do with the device.
   Result<void> load(CUstream_st* stream = nullptr) const;
   /// The same, and what launches of `problem` read beside: plans of schedule arrival, and masks by expression, have a table for
-  /// every shape, which is made, allocated and uploaded here (waiting for `stream`) or by the first launch of the shape, and lives
-  /// as long as the kernel. Other plans need no more than load(stream).
+  /// every shape, which is made, allocated and uploaded here (waiting for `stream`) or by the first launch of the shape, and
+  /// lives as long as the kernel. Other plans need no more than load(stream).
   Result<void> load(const AttentionBackward& problem, CUstream_st* stream = nullptr) const;
 
   /// Enqueues the backward on `stream` of the current context. No allocation, no synchronisation. Capture-safe once the kernels
   /// are loaded on the device: by the first launch, by load(), or by Engine::prepare(list); before that a launch on a stream that
-  /// captures is refused (not_prepared) and leaves the capture whole. Where launches read a table (see load(problem)), all of this
-  /// holds from the first launch of the shape or load(problem) on. `workspace` is device memory, 256-byte aligned, at least
+  /// captures is refused (not_prepared) and leaves the capture whole. Where launches read a table (see load(problem)), all of
+  /// this holds from the first launch of the shape or load(problem) on. `workspace` is device memory, 256-byte aligned, at least
   /// workspace_bytes(problem), its content irrelevant, not shared with another launch in flight. Errors: a misaligned or null
   /// pointer, a stride TMA cannot express, a workspace too small, a device that is not the plan's arch or cannot hold
   /// plan().workers at once where the schedule needs it, and driver failures.
