@@ -305,7 +305,19 @@ Result<PrepareReport> Engine::prepare(const ShapeList& list, const PrepareOption
   const Result<std::vector<Plan>> plans =
       plans_of(list, [this](const AttentionBackward& p, const PlanRequest& r) { return plan(p, r); });
   if (!plans) return plans.error();
-  return PrepareList{*impl_, *plans, list.overlap_plans, options, has_current_context()}.run();
+  const bool has_context = has_current_context();
+  auto report = PrepareList{*impl_, *plans, list.overlap_plans, options, has_context}.run();
+  if (!report || !has_context) return report;
+  // And what launches of the listed problems read beside.
+  for (const ListedProblem& listed : list.problems) {
+    const auto choice = plan(listed.problem, listed.request);
+    if (!choice) return choice.error();
+    if (!reads_table(choice->plan)) continue;
+    const auto kernel = prepare(choice->plan);
+    if (!kernel) return kernel.error();
+    if (auto loaded = kernel->load(listed.problem); !loaded) return loaded.error();
+  }
+  return report;
 }
 
 void Engine::seal() { impl_->sealed = true; }

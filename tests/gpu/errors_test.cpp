@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/gpu/gpu.hpp"
+#include "tests/gpu/masks.hpp"
 #include "tests/gpu/plans.hpp"
 
 namespace ordo::test {
@@ -178,27 +179,29 @@ TEST_CASE("a prepared list is loaded: its first launch may be captured, and a se
   if (device == nullptr) return;
   const Deadline deadline("prepared, sealed, captured", 60);
   Engine engine = must(Engine::create({.cache_path = {}, .memory_cache_only = true, .warn = {}, .target = device->target()}));
+  AttentionBackward masked = kProblem;  // its launches read a table
+  masked.mask = must(parse_mask(kMaskTexts[0]));
   ShapeList list;
-  list.problems.push_back({kProblem, {}});
+  for (const AttentionBackward& p : {kProblem, masked}) list.problems.push_back({p, {}});
   const PrepareReport report = must(engine.prepare(list));
-  CHECK(report.plans == 1);
-  CHECK(report.loaded == 1);
+  CHECK(report.plans == 2);
+  CHECK(report.loaded == 2);
   engine.seal();
-  const auto kernel = must(engine.prepare(kProblem));
-  auto problem = must(GpuProblem::create(device->reference, kProblem, 17, false));
-  auto run = must(Run::create(*device, problem, kernel));
-  must(device->context.synchronize());
-
   const Driver& d = *device->driver;
   CUstream stream = device->stream.get();
-  CUgraph graph = nullptr;
-  must(d.check(d.streamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "begin capture"));
-  const auto captured =
-      kernel.launch(kProblem, problem.tensors(), run.workspace().data(), run.workspace().bytes(), device->stream.get());
-  must(d.check(d.streamEndCapture(stream, &graph), "end capture"));
-  CHECK_MESSAGE(captured, captured.error().message);
-  REQUIRE(graph != nullptr);
-  d.graphDestroy(graph);
+  for (const AttentionBackward& p : {kProblem, masked}) {
+    const auto kernel = must(engine.prepare(p));
+    auto problem = must(GpuProblem::create(device->reference, p, 17, false));
+    auto run = must(Run::create(*device, problem, kernel));
+    must(device->context.synchronize());
+    CUgraph graph = nullptr;
+    must(d.check(d.streamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "begin capture"));
+    const auto captured = kernel.launch(p, problem.tensors(), run.workspace().data(), run.workspace().bytes(), stream);
+    must(d.check(d.streamEndCapture(stream, &graph), "end capture"));
+    CHECK_MESSAGE(captured, captured.error().message);
+    REQUIRE(graph != nullptr);
+    d.graphDestroy(graph);
+  }
 
   AttentionBackward other = kProblem;
   other.dtype = kProblem.dtype == DType::bf16 ? DType::fp16 : DType::bf16;
