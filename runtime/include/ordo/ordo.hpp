@@ -90,11 +90,11 @@ class ORDO_API AttentionBackwardKernel {
 
   /// Enqueues the backward on `stream` of the current context. No allocation, no synchronisation. Capture-safe once the kernels
   /// are loaded on the device: by the first launch, by load(), or by Engine::prepare(list); before that a launch on a stream that
-  /// captures is refused (not_prepared) and leaves the capture whole. Where launches read a table (see load(problem)), all of this
-  /// holds from the first launch of the shape, load(problem), or prepare(list) of a list that names it, on. `workspace` is device
-  /// memory, 256-byte aligned, at least workspace_bytes(problem), its content irrelevant, not shared with another launch in
-  /// flight. Errors: a misaligned or null pointer, a stride TMA cannot express, a workspace too small, a device that is not the
-  /// plan's arch or cannot hold plan().workers at once where the schedule needs it, and driver failures.
+  /// captures is refused (not_prepared) and leaves the capture whole. Where launches read a table (see load(problem)), all of
+  /// this holds from the first launch of the shape, load(problem), or prepare(list) of a list that names it, on. `workspace` is
+  /// device memory, 256-byte aligned, at least workspace_bytes(problem), its content irrelevant, not shared with another launch
+  /// in flight. Errors: a misaligned or null pointer, a stride TMA cannot express, a workspace too small, a device that is not
+  /// the plan's arch or cannot hold plan().workers at once where the schedule needs it, and driver failures.
   Result<void> launch(const AttentionBackward& problem, const AttentionBackwardTensors& tensors, void* workspace,
                       std::size_t workspace_bytes, CUstream_st* stream) const;
 
