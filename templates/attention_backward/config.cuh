@@ -38,8 +38,8 @@
 //   warpgroups, or warpgroups taking turns to begin a step: all within 2 % of the barrier. Power bound them, not waiting.
 // - Warpgroups taking turns to begin a step at 64 x 256 (+1 % full 16k, -1 % at 4k, spills) and at head_dim 128 (equal).
 // - head_dim 64 in a cluster exchanging half of dS, 128 x 128: 434 against 461.
-// - L2 hints (dQ, or all, to be kept; the last use, K and V to go first): within 0.8 % either way. Q and dO to go first: worse by
-//   2 to 4 %.
+// - L2 hints (dQ, or all, to be kept; the last use, K and V to go first): within 0.9 % either way; 32/8 heads +1.3 % before they
+//   turned round, nothing since. Q and dO to go first: worse by 2 to 4 %.
 // - Larger groups of heads, so that the longest items of all start first: head_dim 128 causal 16k 614 -> 606 (descending, 4
 //   heads), 8k 588 -> 580; head_dim 64 16k equal. They leave L2.
 // - One CTA an item instead of persistent ones: equal.
