@@ -104,17 +104,16 @@ int run_unguarded(int argc, char** argv) {
       "ordo VERB --help has the options of a verb and an example.");
   const bool overlap = argc > 2 && std::string_view(argv[2]) == "overlap";
   const std::vector<Verb> verbs = overlap ? overlap_verbs(app) : attention_verbs(app);
-  if (overlap) {
-    CLI::App others;
-    attention_verbs(others);
-    const auto has = [name = std::string_view(argv[1])](const CLI::App& of) {
-      const auto all = of.get_subcommands([](const CLI::App*) { return true; });
-      return std::any_of(all.begin(), all.end(), [&](const CLI::App* verb) { return verb->get_name() == name; });
-    };
-    if (has(others) && !has(app))
-      return report_usage(fmt::format("'{}' does not take overlap: plan, simulate, check and bench do", argv[1]));
+  if (auto wrong = not_a_verb(app, {argv, argv + argc}, overlap)) {
+    if (overlap) {
+      CLI::App others;
+      attention_verbs(others);
+      const auto all = others.get_subcommands([](const CLI::App*) { return true; });
+      if (std::any_of(all.begin(), all.end(), [&](const CLI::App* verb) { return verb->get_name() == argv[1]; }))
+        wrong = fmt::format("'{}' does not take overlap: plan, simulate, check and bench do", argv[1]);
+    }
+    return report_usage(*wrong);
   }
-  if (const auto wrong = not_a_verb(app, {argv, argv + argc}, overlap)) return report_usage(*wrong);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& problem) {

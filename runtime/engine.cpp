@@ -9,6 +9,7 @@
 #include <set>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "codegen/schedule/visit_table.hpp"
@@ -302,20 +303,20 @@ Result<AttentionBackwardKernel> Engine::prepare(const AttentionBackward& problem
 
 Result<PrepareReport> Engine::prepare(const ShapeList& list, const PrepareOptions& options) {
   if (Result<void> ours = impl_->process.check("This Engine"); !ours) return ours.error();
-  const Result<std::vector<Plan>> plans =
-      plans_of(list, [this](const AttentionBackward& p, const PlanRequest& r) { return plan(p, r); });
+  std::vector<std::pair<AttentionBackward, Plan>> tabled;  // problems whose launches read a table
+  const Result<std::vector<Plan>> plans = plans_of(list, [&](const AttentionBackward& p, const PlanRequest& r) {
+    Result<PlanChoice> choice = plan(p, r);
+    if (choice && reads_table(choice->plan)) tabled.emplace_back(p, choice->plan);
+    return choice;
+  });
   if (!plans) return plans.error();
   const bool has_context = has_current_context();
   auto report = PrepareList{*impl_, *plans, list.overlap_plans, options, has_context}.run();
   if (!report || !has_context) return report;
-  // And what launches of the listed problems read beside.
-  for (const ListedProblem& listed : list.problems) {
-    const auto choice = plan(listed.problem, listed.request);
-    if (!choice) return choice.error();
-    if (!reads_table(choice->plan)) continue;
-    const auto kernel = prepare(choice->plan);
+  for (const auto& [problem, chosen] : tabled) {
+    const auto kernel = prepare(chosen);
     if (!kernel) return kernel.error();
-    if (auto loaded = kernel->load(listed.problem); !loaded) return loaded.error();
+    if (auto loaded = kernel->load(problem); !loaded) return loaded.error();
   }
   return report;
 }

@@ -154,12 +154,13 @@ Result<Advice> advise(const Case& c, const Target& target, Route route) {
   out.size = static_cast<double>(arrives ? c.n : c.k);
   out.threshold = constants.gemm_flops / constants.copy_bytes * c.element_bytes / 2;
   out.hides = out.step_communication <= out.step_compute;
+  const double waves = waves_of(c, target);
   for (const int sub : kSubSlices) {
     auto schedule = schedule_of(c, route, sub);
     if (!schedule) return schedule.error();
     auto timeline = simulate_steps(*schedule, costs_of(c, target, sub));
     if (!timeline) return timeline.error();
-    const double wait = first_wait(c, out, waves_of(c, target), sub);
+    const double wait = first_wait(c, out, waves, sub);
     const Choice& choice = out.choices.emplace_back(Choice{sub, timeline->makespan + wait, timeline->exposed + wait});
     if (sub == 1 || choice.overlapped < out.overlapped * (1 - kTie)) {
       out.sub_slices = sub;

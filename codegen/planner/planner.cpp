@@ -53,12 +53,17 @@ Plan base_plan(const AttentionBackward& problem, const Target& target, const Pla
   return plan;
 }
 
+/// KV units of a walk.
+std::int64_t units_of(const AttentionBackward& problem, const Plan& plan) {
+  const std::int64_t unit = std::int64_t{plan.tile_kv} * plan.cluster;
+  return (problem.seqlen_k + unit - 1) / unit;
+}
+
 /// Dispatch as many walks together as fit on the device, so that neighbours add into different dQ tiles. alternate (and arrival,
 /// where it goes up and down) wants an upward group for each downward one: one group more, of smaller groups, where their number
 /// is odd.
 int head_group_for(const AttentionBackward& problem, const Plan& plan) {
-  const std::int64_t unit = std::int64_t{plan.tile_kv} * plan.cluster;
-  const std::int64_t units = (problem.seqlen_k + unit - 1) / unit;
+  const std::int64_t units = units_of(problem, plan);
   const std::int64_t items = plan.schedule == Schedule::symmetric_shift ? (units + 1) / 2 : units;
   const std::int64_t walks = problem.batch * problem.kv_heads;
   std::int64_t group = std::clamp<std::int64_t>(plan.workers / items, 1, walks);
@@ -118,8 +123,8 @@ Result<Made> with_arrival(const AttentionBackward& problem, Plan plan, const Tar
 
 /// Of a walk, all its query heads.
 double tiles_of(const AttentionBackward& problem, const Plan& plan) {
-  const auto count = [](std::int64_t length, int tile) { return std::ceil(static_cast<double>(length) / tile); };
-  return count(problem.seqlen_q, plan.tile_q) * count(problem.seqlen_k, plan.tile_kv * plan.cluster) * plan.group;
+  const double q_tiles = std::ceil(static_cast<double>(problem.seqlen_q) / plan.tile_q);
+  return q_tiles * static_cast<double>(units_of(problem, plan)) * plan.group;
 }
 
 /// `plan` with the fields that follow from its schedule.
@@ -252,8 +257,7 @@ bool group_fits(const AttentionBackward& problem, const Plan& plan) {
 
 /// Whether alternate can run the problem: a whole head fits on the device.
 bool alternate_fits(const AttentionBackward& problem, const Plan& plan) {
-  const std::int64_t unit = std::int64_t{plan.tile_kv} * plan.cluster;
-  return problem.mask == Mask::causal && (problem.seqlen_k + unit - 1) / unit <= plan.workers;
+  return problem.mask == Mask::causal && units_of(problem, plan) <= plan.workers;
 }
 
 const cost::Constants& constants_of(const Target& target, const PlanRequest& request) {

@@ -110,16 +110,9 @@ class Run {
       start_task(worker, time);
       break;
     }
-    // Workers whose set has now been taken.
-    for (std::size_t i = 0; i < idle_.size();) {
-      const int other = idle_[i];
-      if (next_item_ < worker_of(other).set_end) {
-        ++i;
-        continue;
-      }
-      end_idle(idle_.begin() + static_cast<std::ptrdiff_t>(i), time);
-      i = 0;
-    }
+    // The first whose set has now been taken; its own item may free the next.
+    const auto freed = std::find_if(idle_.begin(), idle_.end(), [&](int idle) { return next_item_ >= worker_of(idle).set_end; });
+    if (freed != idle_.end()) end_idle(freed, time);
   }
 
   /// As a cluster does: an item of the set that its last tiles still wait for could be one that they wait for.

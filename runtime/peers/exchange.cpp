@@ -30,7 +30,7 @@ SliceExchange::SliceExchange(Communicator::Impl& group, ExchangeRequest request)
   for (const overlap::Transfer& t : request_.schedule.transfers) {
     // Ranks that exchange no bytes do not wait for each other, and so must not tell each other either: what is told and not
     // waited for would be lost.
-    const bool any = request_.places.size() == request_.schedule.transfers.size() && place_of(t).bytes > 0;
+    const bool any = place_of(t).bytes > 0;
     if (t.from == rank_ && any) sends_to_[static_cast<std::size_t>(t.to)] = true;
     if (t.to == rank_ && any) receives_from_[static_cast<std::size_t>(t.from)] = true;
     arrives_at_end_ = arrives_at_end_ || t.needed_by == overlap::kAtEnd;

@@ -378,23 +378,19 @@ TEST_CASE("a first launch inside a capture is refused, and one that was loaded f
     if (!run) return run.error().message;
     const Driver& d = *device->driver;
     CUstream stream = device->stream.get();
-    Graph graph{d};
-    if (auto ok = d.check(d.streamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "begin capture"); !ok)
-      return ok.error().message;
-    const auto launch = [&] {
-      return kernel->launch(c.problem, problem->tensors(), run->workspace().data(), run->workspace().bytes(), stream);
+    const auto capture = [&](Result<void>& launched) -> Result<void> {
+      Graph graph{d};
+      if (auto ok = d.check(d.streamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "begin capture"); !ok) return ok;
+      launched = kernel->launch(c.problem, problem->tensors(), run->workspace().data(), run->workspace().bytes(), stream);
+      return d.check(d.streamEndCapture(stream, &graph.graph), "end capture");
     };
-    const auto launched = launch();
-    if (auto ok = d.check(d.streamEndCapture(stream, &graph.graph), "end capture"); !ok) return ok.error().message;
+    Result<void> launched;
+    if (auto ok = capture(launched); !ok) return ok.error().message;
     if (launched) return "the launch was not refused";
     if (launched.error().message.find("capture") == std::string::npos) return launched.error().message;
     if (auto loaded = kernel->load(c.problem, stream); !loaded) return loaded.error().message;
-    Graph good{d};
-    if (auto ok = d.check(d.streamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "begin capture"); !ok)
-      return ok.error().message;
-    const auto captured = launch();
-    if (auto ok = d.check(d.streamEndCapture(stream, &good.graph), "end capture"); !ok) return ok.error().message;
-    if (!captured) return "after load(problem): " + captured.error().message;
+    if (auto ok = capture(launched); !ok) return ok.error().message;
+    if (!launched) return "after load(problem): " + launched.error().message;
     auto ran = (*run)(*problem, 0);
     return ran ? "" : ran.error().message;
   });
