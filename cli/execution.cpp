@@ -73,6 +73,15 @@ Result<void> complete_inputs(const Options& options, std::optional<int> device, 
   return {};
 }
 
+Result<std::optional<DeviceContext>> hold_context(std::optional<int> device) {
+  std::optional<DeviceContext> held;
+  if (!device) return held;
+  auto context = DeviceContext::open(*device);
+  if (!context) return context.error();
+  held.emplace(*std::move(context));
+  return held;
+}
+
 Result<Execution> execute_repeatedly(std::optional<int> device, const Choice& made, const AttentionBackwardKernel* kernel,
                                      float scale, const reference::HostInputs& inputs, int repeats, int threads) {
   if (device) {

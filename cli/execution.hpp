@@ -6,6 +6,7 @@
 
 #include "cli/options.hpp"
 #include "cli/report.hpp"
+#include "runtime/device.hpp"
 #include "runtime/reference/attention.hpp"
 
 namespace ordo::cli {
@@ -24,6 +25,10 @@ Result<void> check_memory(const AttentionBackward& problem);
 /// o and lse where `inputs` has them not: by the generated forward on a GPU (`device` its number), in fp64 without one.
 Result<void> complete_inputs(const Options& options, std::optional<int> device, const AttentionBackward& problem, float scale,
                              reference::HostInputs& inputs);
+
+/// The device's context, for a verb that has a kernel: declared before it, so that the kernel frees in a living one. Nothing
+/// without a device.
+Result<std::optional<DeviceContext>> hold_context(std::optional<int> device);
 
 /// Runs `plan` `repeats` times (at least once). On a GPU (`device` its number) `kernel` is launched, outputs and workspace
 /// poisoned before each launch; without one the CPU executor runs, with another number of threads each time (`threads` first; 0:

@@ -23,6 +23,7 @@ sections=("$@")
 [ ${#sections[@]} -gt 0 ] || sections=(suite sanitizers torch bench overheads schedules roofline)
 build=$(cd "${BUILD:-$root/build/release}" && pwd) || exit 2
 ordo=$build/bin/ordo
+python=${PYTHON:-python3}
 export ORDO=$ordo ORDO_BENCH_OUT=$out ORDO_CACHE=$out/cache.db ORDO_CACHE_LAYERS=${CACHES:-}
 if ! nvidia-smi -L >/dev/null 2>&1; then
   echo "skipped: no GPU"
@@ -31,41 +32,69 @@ fi
 
 suite() { "$build/bin/ordo_gpu_tests" --duration=true; }
 
-# Kernels of every accumulation, both head dims, one CTA and clusters, ragged and grouped, a mask by expression. Four at a time, each
-# with a log in OUT/sanitizers, of which the failed ones' first reports are shown.
+# Kernels of every accumulation, both head dims, one CTA and clusters, ragged and grouped, a mask by expression, a product of one rank.
+# Four at a time, each with a log in OUT/sanitizers, of which the failed ones' ends are shown. memcheck and synccheck must have
+# nothing to say, and racecheck nothing that sanitizers/racecheck.py does not account for; what that rests on is shown first.
 sanitizers() {
   local logs=$out/sanitizers tool number log failures=0
   mkdir -p "$logs"
-  # shellcheck disable=SC2016 # they expand in the inner shell
+  export -f control sanitize
+  export here logs ordo python
+  "$python" -c 'import sys; sys.path.insert(0, sys.argv[1]); import controls; print("\n".join(f"{k} {int(v)}" for k, v in controls.REPORTED.items()))' \
+    "$here/sanitizers" | xargs -P 4 -L 1 bash -c 'control "$@"' _
   for tool in memcheck racecheck synccheck; do
     number=0
     while read -r line; do
       number=$((number + 1))
-      echo "$tool $logs/$tool-$number.log --batch 1 --heads 2 --repeats 1 $line"
+      echo "$tool $logs/$tool-$number.log --repeats 1 $line"
     done <<'CASES'
---kv-heads 1 --seqlen-q 300 --seqlen-k 200 --head-dim 128 --mask full
---kv-heads 2 --seqlen 300 --head-dim 128 --mask causal
---kv-heads 2 --seqlen 600 --head-dim 64 --mask causal
---kv-heads 1 --seqlen 300 --head-dim 64 --mask full --schedule shift
---kv-heads 2 --seqlen 300 --head-dim 128 --mask causal --accumulate exact
---kv-heads 2 --seqlen 300 --head-dim 64 --mask full --accumulate atomic
---kv-heads 2 --seqlen 300 --head-dim 64 --mask expr:k<=q&&q-k<100
+attention-backward --batch 1 --heads 2 --kv-heads 1 --seqlen-q 300 --seqlen-k 200 --head-dim 128 --mask full
+attention-backward --batch 1 --heads 2 --seqlen 300 --head-dim 128 --mask causal
+attention-backward --batch 1 --heads 2 --seqlen 600 --head-dim 64 --mask causal
+attention-backward --batch 1 --heads 2 --kv-heads 1 --seqlen 300 --head-dim 64 --mask full --schedule shift
+attention-backward --batch 1 --heads 2 --seqlen 300 --head-dim 128 --mask causal --accumulate exact
+attention-backward --batch 1 --heads 2 --seqlen 300 --head-dim 64 --mask full --accumulate atomic
+attention-backward --batch 1 --heads 2 --seqlen 300 --head-dim 64 --mask expr:k<=q&&q-k<100
+overlap --ranks 1 --op gemm-reduce-scatter --m 300 --n 264 --k 200 --bias
 CASES
-  done | xargs -P 4 -L 1 bash -c 'compute-sanitizer --tool "$1" --error-exitcode 9 "$0" check attention-backward "${@:3}" >"$2" 2>&1 || echo "status $?" >>"$2"' "$ordo"
+  done | xargs -P 4 -L 1 bash -c 'sanitize "$@"' _
   for log in "$logs"/*.log; do
+    echo "$(basename "$log" .log): $(tail -n 1 "$log")"
     grep -q '^status' "$log" || continue
     failures=$((failures + 1))
-    echo "== $log"
-    grep -m 25 -E '^=+|^status' "$log"
+    tail -n 25 "$log"
   done
   return "$failures"
 }
 
-torch() { ORDO_LIBRARY=$build/lib/libordo.so.0 PYTHONPATH=$root/examples/pytorch "${PYTHON:-python3}" -m unittest discover -s "$root/examples/pytorch/tests"; }
+# control NAME REPORTED: what racecheck says of a control, and whether that is what it must say (1: it reports hazards).
+control() {
+  local log=$logs/control-$1.log hazards
+  compute-sanitizer --tool racecheck "$python" "$here/sanitizers/controls.py" "$1" >"$log" 2>&1
+  hazards=$(sed -n 's/.*RACECHECK SUMMARY: \([0-9]*\) hazard.*/\1/p' "$log")
+  echo "$1: ${hazards:-no summary} hazards" >>"$log"
+  [ -n "$hazards" ] && [ $((hazards > 0)) = "$2" ] || echo "status: must $([ "$2" = 1 ] || echo not) be reported" >>"$log"
+}
+
+# sanitize TOOL LOG ARGUMENTS...: ordo check with these arguments.
+sanitize() {
+  local tool=$1 log=$2
+  shift 2
+  if [ "$tool" = racecheck ]; then
+    compute-sanitizer --tool racecheck --racecheck-report hazard --print-limit 100000 --show-backtrace no "$ordo" check "$@" >"$log.all" 2>&1
+    "$python" "$here/sanitizers/racecheck.py" <"$log.all" >"$log" || echo "status $?" >>"$log"
+    grep -qx passed "$log.all" || { grep -v '^=====' "$log.all" && echo "status: no values passed"; } >>"$log"
+    rm "$log.all"
+  else
+    compute-sanitizer --tool "$tool" --error-exitcode 9 "$ordo" check "$@" >"$log" 2>&1 || echo "status $?" >>"$log"
+  fi
+}
+
+torch() { ORDO_LIBRARY=$build/lib/libordo.so.0 PYTHONPATH=$root/examples/pytorch "$python" -m unittest discover -s "$root/examples/pytorch/tests"; }
 bench() { bash "$here/bench/run.sh" "${ORDO_BENCH_NAME:-device}"; }
 overheads() { "$ordo" bench --overheads; }
 schedules() { "$ordo" bench --suite --accumulate ordered --plans schedules --no-checks --csv "$out/schedules.csv" --table "$out/schedules-table.csv"; }
-roofline() { "${PYTHON:-python3}" "$here/bench/roofline.py" "${ORDO_BENCH_NAME:-device}"; }
+roofline() { "$python" "$here/bench/roofline.py" "${ORDO_BENCH_NAME:-device}"; }
 peers() { "$build/bin/ordo_peer_tests" --duration=true; }
 
 failed=0

@@ -23,6 +23,8 @@ Result<int> check(const CheckOptions& options) {
   if (auto fits = check_memory(made->problem); !fits) return fits.error();
   auto device = resolve_device(options);
   if (!device) return device.error();
+  const auto context = hold_context(*device);
+  if (!context) return context.error();
   std::optional<AttentionBackwardKernel> kernel;
   if (*device) {
     auto prepared = prepare_kernel(options, *made);

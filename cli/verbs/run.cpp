@@ -135,6 +135,8 @@ Result<int> run_layer(const RunOptions& options) {
   if (!device) return device.error();
   if (*device && options.no_compile) return Error{ErrorCode::invalid_argument, "--no-compile is for the CPU: add --device cpu"};
 
+  const auto context = hold_context(*device);
+  if (!context) return context.error();
   Compiled compiled;
   if (!options.no_compile) {
     auto prepared = prepare_kernel(options, *made);

@@ -123,7 +123,7 @@ struct Consumer {
     __syncwarp();
     if (lane == 0) {
       store_shared(item_state(), __uint_as_float((state + 2) ^ (item.steps > 0 ? 1u : 0u)));
-      barrier_arrive_remote(map_to_cta(shared.barrier(barriers.item_empty) + 8u * item_slot(state), 0));
+      arrive_at_first(shared.barrier(barriers.item_empty) + 8u * item_slot(state));
     }
     return item.kind != Item::none;
   }
@@ -178,7 +178,6 @@ struct Consumer {
           store_half_piece(params.dq, g, place, {quarter / 4, quarter % 4}, half, x);
         }
       }
-      __syncwarp();
       // dO before Q: the loader fills Q first, so a full Q says that every warp has released the dO before it as well.
       release(barriers.do_empty + slot);
       release(barriers.q_empty + slot);
@@ -440,8 +439,10 @@ struct Consumer {
       multiply_dq<true>(dq, operand(shared.at(layout.peer_ds)).advanced(offset), operand(shared.at(layout.peer_k)));
   }
 
-  /// This warp is done with a buffer; in a cluster both CTAs must know.
+  /// This warp is done with a buffer; in a cluster both CTAs must know. Its lanes have read row statistics there, and an arrival
+  /// orders only what its own lane did before: hence __syncwarp.
   __device__ __forceinline__ void release(int barrier) {
+    __syncwarp();
     if constexpr (kExchange) {
       if (lane < 2) barrier_arrive_remote(map_to_cta(shared.barrier(barrier), static_cast<u32>(lane)));
     } else {

@@ -15,6 +15,15 @@ struct Shared {
   __device__ __forceinline__ u32 barrier(int number) const { return at(layout.barriers) + 8u * static_cast<u32>(number); }
 };
 
+/// Arrives on a barrier of the cluster's first CTA. A single CTA is kept off the instructions of a cluster: compute-sanitizer
+/// takes them for errors where none was launched.
+ORDO_DEVICE void arrive_at_first(u32 barrier) {
+  if constexpr (config.cluster == 1)
+    barrier_arrive(barrier);
+  else
+    barrier_arrive_remote(map_to_cta(barrier, 0));
+}
+
 /// Announces step `number` to every warp that waits for it. One thread.
 ORDO_DEVICE void announce_step(Shared shared, u32 number, Step step) {
   store_shared4(shared.at(layout.steps) + (number % kStepSlots) * 16u, static_cast<u32>(step.place), static_cast<u32>(step.tile),
@@ -116,6 +125,12 @@ struct Scheduler {
     barrier_wait(shared.barrier(barriers.item_empty + ring.slot), ring.parity ^ 1u);
     const u32 to = shared.at(layout.items) + static_cast<u32>(ring.slot) * 16u;
     const u32 full = shared.barrier(barriers.item_full + ring.slot);
+    if constexpr (config.cluster == 1) {
+      store_shared4(to, static_cast<u32>(item.kind), static_cast<u32>(item.first), static_cast<u32>(item.unit),
+                    static_cast<u32>(item.steps));
+      barrier_arrive(full);
+      return;
+    }
 #pragma unroll
     for (u32 rank = 0; rank < static_cast<u32>(config.cluster); ++rank)
       store_remote(map_to_cta(to, rank), int4{item.kind, item.first, item.unit, item.steps}, map_to_cta(full, rank));
@@ -130,7 +145,7 @@ ORDO_DEVICE Item wait_item(Shared shared, const Ring<kItemSlots>& ring) {
 }
 /// One lane of each reading warp, after every lane of the warp has read the item.
 ORDO_DEVICE void release_item(Shared shared, Ring<kItemSlots>& ring) {
-  barrier_arrive_remote(map_to_cta(shared.barrier(barriers.item_empty + ring.slot), 0));
+  arrive_at_first(shared.barrier(barriers.item_empty + ring.slot));
 }
 
 /// The semaphore of a dQ tile. In a cluster the two slices are added by different CTAs and have one each.
@@ -206,7 +221,7 @@ struct Loader {
       Scheduler::next(params, shared, items);
     }
     while (true) {
-      barrier_arrive_expect(shared.barrier(barriers.item_full + items.slot), sizeof(Item));
+      if constexpr (config.cluster > 1) barrier_arrive_expect(shared.barrier(barriers.item_full + items.slot), sizeof(Item));
       const Item item = wait_item(shared, items);
       release_item(shared, items);
       items.advance();
@@ -504,7 +519,7 @@ ORDO_DEVICE void announce_adds(const MainParams& params, Shared shared, u32 rank
     barrier_arrive(shared.barrier(barriers.added_empty + added.slot));
     added.advance();
     if (kWaitsOnLater && (step.place & Step::last) != 0 && (step.more & 1) == 0)
-      barrier_arrive_remote(map_to_cta(shared.barrier(barriers.item_done), 0));
+      arrive_at_first(shared.barrier(barriers.item_done));
   }
 }
 
