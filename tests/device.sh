@@ -46,7 +46,7 @@ sanitizers() {
     number=0
     while read -r line; do
       number=$((number + 1))
-      echo "$tool $logs/$tool-$number.log --repeats 1 $line"
+      echo "$tool $logs/$tool-$number.log $line --repeats 1"
     done <<'CASES'
 attention-backward --batch 1 --heads 2 --kv-heads 1 --seqlen-q 300 --seqlen-k 200 --head-dim 128 --mask full
 attention-backward --batch 1 --heads 2 --seqlen 300 --head-dim 128 --mask causal

@@ -26,6 +26,8 @@ std::vector<std::pair<const char*, double Constants::*>> numbers() {
           {"add", &Constants::add},
           {"exact", &Constants::exact},
           {"memory_efficiency", &Constants::memory_efficiency},
+          {"sums_in_l2", &Constants::sums_in_l2},
+          {"missed_bytes", &Constants::missed_bytes},
           {"launch_seconds", &Constants::launch_seconds},
           {"spilled_byte", &Constants::spilled_byte}};
 }
@@ -115,9 +117,10 @@ Result<Constants> parse_constants(std::string_view text) {
   if (measured == json.end() || !measured->is_boolean()) return bad("'measured' is missing or neither true nor false");
   constants.measured = measured->get<bool>();
   if (auto read = read_numbers(json, numbers(), constants); !read) return read.error();
-  for (const double positive :
-       {constants.clock_hz, constants.max_clock_hz, constants.tensor_flops, constants.l2_bytes, constants.memory_efficiency}) {
-    if (positive <= 0) return bad("clock_hz, max_clock_hz, tensor_flops, l2_bytes and memory_efficiency must be above 0");
+  for (const double positive : {constants.clock_hz, constants.max_clock_hz, constants.tensor_flops, constants.l2_bytes,
+                                constants.memory_efficiency, constants.sums_in_l2}) {
+    if (positive <= 0)
+      return bad("clock_hz, max_clock_hz, tensor_flops, l2_bytes, memory_efficiency and sums_in_l2 must be above 0");
   }
   const auto kernels = json.find("kernels");
   if (kernels == json.end() || !kernels->is_array()) return bad("'kernels' is missing or no array");

@@ -38,6 +38,8 @@ struct Constants {
   double add = 1100;                ///< clocks of the adding warp for a dQ tile
   double exact = 1;                 ///< factor on a step: integer sums
   double memory_efficiency = 0.73;  ///< part of the datasheet's bandwidth that preprocess and convert reach
+  double sums_in_l2 = 20e6;         ///< bytes of dQ sums in flight that L2 keeps beside everything else
+  double missed_bytes = 4;          ///< DRAM traffic an element of dQ costs where twice as many are in flight, or more
   double launch_seconds = 3e-6;     ///< one more kernel in the stream
   double spilled_byte = 1;          ///< clocks a step for a byte that a thread stores and loads
   std::vector<KernelConstants> kernels;

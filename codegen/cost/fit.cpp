@@ -27,6 +27,7 @@ std::vector<Parameter> parameters_of(Constants& constants) {
   };
   add(constants.memory_efficiency, nullptr, 0.3);
   add(constants.exact, nullptr, 0.1);
+  add(constants.missed_bytes, nullptr, 0.5);
   for (KernelConstants& kernel : constants.kernels) {
     add(kernel.efficiency, &kernel, 0.3);
     add(kernel.masked, &kernel, 0.1);

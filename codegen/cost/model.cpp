@@ -24,6 +24,16 @@ constexpr double kMostTasks = 40000;
 double auxiliary_bytes(Accumulate accumulate) { return accumulate == Accumulate::ordered ? 2 + 2 + 4 + 2 : 2 + 2 + 4 + 4 + 2; }
 constexpr double kScaleBytes = 2 + 2;  // exact: an element of K and V
 
+/// `ordered`: the share of the sums of dQ that L2 no longer has when they are converted. In flight are those of the group in hand
+/// and of the groups that conversion lags behind (kConvertLag in the main kernel).
+double missed_share(const AttentionBackward& problem, const Plan& plan, const Constants& constants) {
+  if (plan.accumulate != Accumulate::ordered) return 0;
+  constexpr double kGroups = 1 + 2;
+  const double walks = std::min(kGroups * plan.head_group, static_cast<double>(problem.batch * problem.kv_heads));
+  const double bytes = walks * plan.group * static_cast<double>(problem.seqlen_q * problem.head_dim) * sizeof(float);
+  return std::clamp(bytes / constants.sums_in_l2 - 1, 0.0, 1.0);
+}
+
 int launches(Accumulate accumulate) { return accumulate == Accumulate::ordered ? 2 : accumulate == Accumulate::exact ? 4 : 3; }
 
 double auxiliary_seconds(const AttentionBackward& problem, const Plan& plan, const Target& target, const Constants& constants) {
@@ -32,8 +42,11 @@ double auxiliary_seconds(const AttentionBackward& problem, const Plan& plan, con
            static_cast<double>(problem.head_dim);
   };
   double bytes = auxiliary_bytes(plan.accumulate) * elements(problem.seqlen_q, problem.heads);
+  const double missed =
+      missed_share(problem, plan, constants) * constants.missed_bytes * elements(problem.seqlen_q, problem.heads);
   if (plan.accumulate == Accumulate::exact) bytes += kScaleBytes * elements(problem.seqlen_k, problem.kv_heads);
-  return bytes / (constants.memory_efficiency * target.memory_gbps * 1e9) + launches(plan.accumulate) * constants.launch_seconds;
+  return bytes / (constants.memory_efficiency * target.memory_gbps * 1e9) + missed / (target.memory_gbps * 1e9) +
+         launches(plan.accumulate) * constants.launch_seconds;
 }
 
 /// Against ascending on a full mask.

@@ -6,9 +6,11 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "codegen/schedule/arrival.hpp"
+#include "codegen/schedule/visit_table.hpp"
 
 namespace ordo {
 namespace {
@@ -142,6 +144,38 @@ TEST_CASE("arrival tables: what is refused, and that nothing is left behind") {
   CHECK(f.state.freed_in.size() == 1);
   f.state.copy_result = CUDA_SUCCESS;
   CHECK(tables.get(f.here, f.problem, f.plan, nullptr));
+}
+
+TEST_CASE("arrival tables: threads that ask at once share one upload a problem") {
+  Fixture f;
+  std::vector<std::pair<AttentionBackward, Plan>> asked;
+  for (const std::int64_t seqlen : {500, 1000, 2000}) {
+    AttentionBackward problem = f.problem;
+    problem.seqlen_q = seqlen;
+    const auto choice =
+        make_plan(problem, *parse_target("h200"), {.schedule = Schedule::arrival, .accumulate = {}, .static_shape = false});
+    REQUIRE(choice);
+    asked.emplace_back(problem, choice->plan);
+  }
+  ArrivalTables tables;
+  constexpr int kThreads = 8;
+  std::vector<std::vector<const unsigned int*>> got(kThreads);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& mine : got)
+      threads.emplace_back([&] {
+        for (int round = 0; round < 20; ++round)
+          for (const auto& [problem, plan] : asked) {
+            const auto table = tables.get(f.here, problem, plan, nullptr);
+            mine.push_back(table ? *table : nullptr);
+          }
+      });
+  }
+  CHECK(f.state.allocations == 3);
+  for (std::size_t i = 0; i < got.front().size(); ++i)
+    for (const auto& mine : got) CHECK(mine[i] == got.front()[i % asked.size()]);
+  for (std::size_t i = 0; i < asked.size(); ++i)
+    CHECK(f.state.memory[reinterpret_cast<CUdeviceptr>(got.front()[i])] == table_of(asked[i].first, asked[i].second)->words);
 }
 
 TEST_CASE("arrival tables: a context that is gone took its copy along") {

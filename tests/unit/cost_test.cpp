@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 
@@ -126,6 +127,12 @@ TEST_CASE("cost: constants of every target are shipped, and read back as written
     REQUIRE_MESSAGE(again.ok(), (again ? "" : again.error().message));
     CHECK(cost::to_json(*again) == cost::to_json(constants));
   }
+  // What is scaled has the kernels of what was measured.
+  const auto kernels_of = [](const char* name) {
+    const cost::Constants& constants = cost::shipped_constants(*parse_target(name));
+    return nlohmann::json::parse(cost::to_json(constants)).at("kernels");
+  };
+  for (const char* name : {"h100", "h800", "h20"}) CHECK(kernels_of(name) == kernels_of("h200"));
   CHECK(constant_files().size() == 4);
   for (const EmbeddedFile& file : constant_files()) CHECK_MESSAGE(cost::parse_constants(file.text).ok(), file.path);
   CHECK(cost::shipped_constants(*parse_target("sm_90a:64")).target == "h200");

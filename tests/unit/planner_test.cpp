@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <ctime>
 #include <random>
 #include <string>
@@ -98,11 +99,17 @@ TEST_CASE("planner: the same question has the same answer") {
 TEST_CASE("planner, report 60: choices that the measurements ask for") {
   const Target h200 = target("h200");
   // Full: shift; ascending, whose one skew a launch costs little, where units are few.
-  PlanChoice choice = choose(make_problem(16, 1024, 1024, 16, 16, 128, Mask::full), h200);
+  PlanChoice choice = choose(make_problem(8, 2048, 2048, 16, 16, 128, Mask::full), h200);
   CHECK(choice.plan.schedule == Schedule::shift);
   CHECK(choice.plan.cluster == 2);
   CHECK(choice.plan.workers == 66);
-  CHECK(choice.plan.head_group == 16);
+  CHECK(choice.plan.head_group == 8);
+  // At head_dim 64 half as many heads together, which leave L2 to the sums.
+  for (const auto& [batch, seqlen, group] : {std::array<std::int64_t, 3>{32, 512, 33}, {4, 4096, 4}, {1, 16384, 1}}) {
+    choice = choose(make_problem(batch, seqlen, seqlen, 32, 32, 64, Mask::full), h200);
+    CHECK(choice.plan.schedule == Schedule::shift);
+    CHECK(choice.plan.head_group == group);
+  }
   CHECK(choose(make_problem(32, 512, 512, 16, 16, 128, Mask::full), h200).plan.schedule == Schedule::ascending);
   choice = choose(make_problem(1, 16384, 16384, 2, 2, 128, Mask::full), h200);
   CHECK(choice.plan.schedule == Schedule::shift);
@@ -203,13 +210,13 @@ TEST_CASE("planner: predictions are near the measurements they were made from") 
     std::int64_t batch, seqlen, heads;
     Mask mask;
     double tflops;
-  } cells[] = {{1, 16384, 16, Mask::full, 611},   {4, 4096, 16, Mask::full, 579},   {16, 1024, 16, Mask::full, 474},
-               {1, 16384, 16, Mask::causal, 594}, {4, 4096, 16, Mask::causal, 517}, {16, 1024, 16, Mask::causal, 343}};
+  } cells[] = {{1, 16384, 16, Mask::full, 629},   {4, 4096, 16, Mask::full, 594},   {16, 1024, 16, Mask::full, 494},
+               {1, 16384, 16, Mask::causal, 620}, {4, 4096, 16, Mask::causal, 544}, {16, 1024, 16, Mask::causal, 364}};
   for (const auto& cell : cells) {
     const AttentionBackward problem = make_problem(cell.batch, cell.seqlen, cell.seqlen, cell.heads, cell.heads, 128, cell.mask);
     CAPTURE(to_text(problem));
     const double tflops = problem.flops() / choose(problem, h200).predicted_ms * 1e-9;
-    CHECK(tflops == doctest::Approx(cell.tflops).epsilon(0.06));
+    CHECK(tflops == doctest::Approx(cell.tflops).epsilon(0.03));
   }
 }
 
