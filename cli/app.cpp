@@ -90,6 +90,17 @@ std::optional<std::string> not_a_verb(const CLI::App& app, const std::vector<std
   return not_a_verb(*verb, "ordo " + verb->get_name(), word(2));
 }
 
+/// Whether `overlap` stands where the family does, which may be behind options (`ordo check --repeats 1 overlap`). After an
+/// option without '=' it is that option's value.
+bool names_overlap(const std::vector<std::string_view>& words) {
+  for (std::size_t i = 2; i < words.size(); ++i) {
+    const std::string_view before = words[i - 1];
+    const bool is_value = i > 2 && before.starts_with("--") && before.find('=') == std::string_view::npos;
+    if (words[i] == "overlap" && !is_value) return true;
+  }
+  return false;
+}
+
 int run_unguarded(int argc, char** argv) {
   CLI::App app(
       "ordo writes, compiles and runs deterministic attention-backward kernels, and products that overlap their communication, "
@@ -102,9 +113,10 @@ int run_unguarded(int argc, char** argv) {
       "Example:\n  ordo check attention-backward --seqlen 1000 --heads 4 --mask causal\n\n"
       "Exit codes: 0 ok, 1 a check failed, 2 bad usage, 3 the environment lacks something.\n"
       "ordo VERB --help has the options of a verb and an example.");
-  const bool overlap = argc > 2 && std::string_view(argv[2]) == "overlap";
+  const std::vector<std::string_view> words(argv, argv + argc);
+  const bool overlap = names_overlap(words);
   const std::vector<Verb> verbs = overlap ? overlap_verbs(app) : attention_verbs(app);
-  if (auto wrong = not_a_verb(app, {argv, argv + argc}, overlap)) {
+  if (auto wrong = not_a_verb(app, words, overlap)) {
     if (overlap) {
       CLI::App others;
       attention_verbs(others);

@@ -45,6 +45,16 @@ TEST_CASE("cli overlap: a plan goes straight unless a ring is asked for, where t
   }
 }
 
+TEST_CASE("cli overlap: the family may stand behind options, and an option's value is no family") {
+  const test::CommandFolder folder;
+  const std::string expected = json_of(ordo_command(folder, "plan overlap --op all-gather-gemm --ranks 4 --json"))["plan"];
+  for (const char* line : {"plan --ranks 4 overlap --op all-gather-gemm --json", "plan --ranks=4 overlap --json",
+                           "plan --op all-gather-gemm --ranks 4 --json=true overlap"})
+    CHECK_MESSAGE(json_of(ordo_command(folder, line))["plan"] == expected, line);
+  const Outcome outcome = ordo_command(folder, "plan --cache overlap attention-backward --seqlen 128 --target h200 --json");
+  CHECK_MESSAGE(outcome.code == 0, outcome.err);
+}
+
 TEST_CASE("cli overlap: of a suite, a ring takes the rows that it can") {
   const std::vector<std::string> suite{"overlap-gemm op=all-gather-gemm m=8 n=8 k=8",
                                        "overlap-gemm op=gemm-all-reduce m=8 n=8 k=8",
