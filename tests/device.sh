@@ -83,7 +83,7 @@ sanitize() {
   if [ "$tool" = racecheck ]; then
     compute-sanitizer --tool racecheck --racecheck-report hazard --print-limit 100000 --show-backtrace no "$ordo" check "$@" >"$log.all" 2>&1
     "$python" "$here/sanitizers/racecheck.py" <"$log.all" >"$log" || echo "status $?" >>"$log"
-    grep -qx passed "$log.all" || { grep -v '^=====' "$log.all" && echo "status: no values passed"; } >>"$log"
+    grep -qE '(^|; )passed$' "$log.all" || { grep -v '^=====' "$log.all" && echo "status: values not passed"; } >>"$log"
     rm "$log.all"
   else
     compute-sanitizer --tool "$tool" --error-exitcode 9 "$ordo" check "$@" >"$log" 2>&1 || echo "status $?" >>"$log"
