@@ -90,13 +90,22 @@ std::optional<std::string> not_a_verb(const CLI::App& app, const std::vector<std
   return not_a_verb(*verb, "ordo " + verb->get_name(), word(2));
 }
 
-/// Whether `overlap` stands where the family does, which may be behind options (`ordo check --repeats 1 overlap`). After an
-/// option without '=' it is that option's value.
+/// Whether a line is about overlapped products: `overlap` stands behind the verb, or for verbs of both families behind options
+/// (`ordo check --repeats 1 overlap`), unless it is the value of one.
 bool names_overlap(const std::vector<std::string_view>& words) {
-  for (std::size_t i = 2; i < words.size(); ++i) {
+  if (words.size() < 3 || std::find(words.begin() + 2, words.end(), "overlap") == words.end()) return false;
+  if (words[2] == "overlap") return true;
+  CLI::App app;
+  overlap_verbs(app);
+  const auto verbs = app.get_subcommands([&](const CLI::App* verb) { return verb->get_name() == words[1]; });
+  if (verbs.empty()) return false;
+  for (std::size_t i = 3; i < words.size(); ++i) {
+    if (words[i] != "overlap") continue;
     const std::string_view before = words[i - 1];
-    const bool is_value = i > 2 && before.starts_with("--") && before.find('=') == std::string_view::npos;
-    if (words[i] == "overlap" && !is_value) return true;
+    if (!before.starts_with('-') || before.find('=') != std::string_view::npos) return true;
+    // None: an option of the other family, with a value.
+    const CLI::Option* option = verbs.front()->get_option_no_throw(std::string(before));
+    if (option != nullptr && option->get_items_expected_max() == 0) return true;
   }
   return false;
 }

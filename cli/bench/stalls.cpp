@@ -73,10 +73,10 @@ Result<int> bench_stalls(const BenchOptions& options) {
   if (!made) return made.error();
   auto device = resolve_gpu(options, "ordo bench --stalls");
   if (!device) return device.error();
-  auto kernel = prepare_kernel(options, *made, Flavour::stalls);
-  if (!kernel) return kernel.error();
   auto bench = measure::Workbench::open(*device, builder_options(options));
   if (!bench) return bench.error();
+  auto kernel = prepare_kernel(options, *made, Flavour::stalls);
+  if (!kernel) return kernel.error();
   auto problem = bench->random_problem(made->problem, options.seed);
   if (!problem) return problem.error();
   if (auto ok = problem->reserve(*kernel); !ok) return ok.error();

@@ -129,7 +129,6 @@ double read_mask(const std::function<TileKind(int, int)>& mask, Launch& launch) 
 /// in the orders of arrival, which is where tables are large.
 Timeline time_main(const AttentionBackward& problem, const Plan& plan, const StepTimes& times, const ArrivalTable* known) {
   Launch launch{.geometry = make_geometry(problem, plan),
-                .query_heads = plan.group,
                 .workers = plan.workers,
                 .ordered = plan.accumulate == Accumulate::ordered,
                 .buffers = staging_buffers(plan)};

@@ -24,7 +24,6 @@ Result<SimulationReport> simulate_plan(const AttentionBackward& problem, const P
     if (!table) return table.error();
     simulation.table = &*table;
   }
-  simulation.query_heads = plan.group;
   simulation.workers = plan.workers;
   simulation.costs = task_clocks(plan, target);
   simulation.record = record;

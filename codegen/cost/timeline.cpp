@@ -36,7 +36,7 @@ class Run {
       : launch_(launch), g_(launch.geometry), rules_(g_, launch.table), times_(times), groups_(groups) {
     const int walks = std::min(g_.walks, groups * g_.head_group);
     items_ = walks * schedule::walk_items(g_);
-    chains_.resize(static_cast<std::size_t>(walks) * static_cast<std::size_t>(launch.query_heads) *
+    chains_.resize(static_cast<std::size_t>(walks) * static_cast<std::size_t>(launch.geometry.heads) *
                    static_cast<std::size_t>(g_.q_tiles));
     whole_from_.reserve(static_cast<std::size_t>(g_.units));
     for (int unit = 0; unit < g_.units; ++unit) whole_from_.push_back(first_whole_q(g_, unit));
@@ -108,12 +108,12 @@ class Run {
   bool take(int index, double& first_end) {
     const schedule::Item item = rules_.item_at(index);
     Walker w;
-    w.walk = ItemWalk(rules_, item, 0, launch_.query_heads);
+    w.walk = ItemWalk(rules_, item, 0, g_.heads);
     if (w.walk.done()) return false;
     w.group = item.walk / g_.head_group;
     w.left = rules_.steps(item);
     if (rules_.has_second_half(item)) w.left += rules_.steps(rules_.second_half(item));
-    w.left *= launch_.query_heads;
+    w.left *= g_.heads;
     w.computed = free_.top();
     w.added.fill(free_.top());
     free_.pop();
@@ -126,7 +126,7 @@ class Run {
   bool walk(Walker& w) {
     while (true) {
       const Cursor& at = w.walk.at();
-      Chain& chain = chains_[(static_cast<std::size_t>(at.item.walk) * static_cast<std::size_t>(launch_.query_heads) +
+      Chain& chain = chains_[(static_cast<std::size_t>(at.item.walk) * static_cast<std::size_t>(g_.heads) +
                               static_cast<std::size_t>(at.head)) *
                                  static_cast<std::size_t>(g_.q_tiles) +
                              static_cast<std::size_t>(at.q)];
@@ -206,7 +206,7 @@ double walk_tasks(const Launch& launch) {
   for (int unit = 0; unit < g.units; unit += every)
     tasks += static_cast<double>(rules.steps({0, unit, false})) * std::min(every, g.units - unit);
   constexpr double kItemTasks = 8, kTileTasks = 0.25;
-  return (tasks + kTileTasks * g.q_tiles) * launch.query_heads + kItemTasks * schedule::walk_items(g);
+  return (tasks + kTileTasks * g.q_tiles) * launch.geometry.heads + kItemTasks * schedule::walk_items(g);
 }
 
 /// A launch and its times.
@@ -258,16 +258,16 @@ Timed affordable(const Launch& launch, const StepTimes& times, double most_tasks
   // Beyond that only what would take several times too long.
   constexpr int kMostOver = 4;
   const double wanted = tasks / most_tasks / keys;
-  const int needed = static_cast<int>(std::ceil(wanted / kMostOver / launch.query_heads));
+  const int needed = static_cast<int>(std::ceil(wanted / kMostOver / launch.geometry.heads));
   const int most_rows = std::max({1, needed, rotating > 0 ? rotating / g.wave : g.q_tiles / 2});
   const int rows = std::clamp(static_cast<int>(std::ceil(wanted)), 1, most_rows);
   Timed out = coarser(launch, times, rows, keys);
   // Query heads of a walk together, if that is still too much.
   const double left = wanted / rows;
-  const int heads = std::clamp(static_cast<int>(launch.query_heads / std::max(1.0, left)), 1, launch.query_heads);
-  out.launch.query_heads = out.launch.geometry.heads = heads;
-  out.times.compute *= static_cast<double>(launch.query_heads) / heads;
-  out.times.masked *= static_cast<double>(launch.query_heads) / heads;
+  const int heads = std::clamp(static_cast<int>(launch.geometry.heads / std::max(1.0, left)), 1, launch.geometry.heads);
+  out.launch.geometry.heads = heads;
+  out.times.compute *= static_cast<double>(launch.geometry.heads) / heads;
+  out.times.masked *= static_cast<double>(launch.geometry.heads) / heads;
   return out;
 }
 

@@ -19,7 +19,6 @@ struct StepTimes {
 
 struct Launch {
   schedule::Geometry geometry{};
-  int query_heads = 1;  ///< of a walk
   int workers = 1;
   bool ordered = true;  ///< adds wait for their turn
   /// Finished dQ tiles that wait for the adding warp while the consumers go on; 0: a consumer waits until its tile is added, as

@@ -61,8 +61,7 @@ std::int64_t units_of(const AttentionBackward& problem, const Plan& plan) {
 
 /// Dispatch as many walks together as fit on the device, so that neighbours add into different dQ tiles. alternate (and arrival,
 /// where it goes up and down) wants an upward group for each downward one: one group more, of smaller groups, where their number
-/// is odd. At head_dim 64 on a full mask half as many where turns come without waiting, which leaves more of L2 to the sums:
-/// shift 0.5 to 3.5 % faster from 512 to 16384 (H200); ascending is slower for it, and head_dim 128 the same.
+/// is odd.
 int head_group_for(const AttentionBackward& problem, const Plan& plan) {
   const std::int64_t units = units_of(problem, plan);
   const std::int64_t items = plan.schedule == Schedule::symmetric_shift ? (units + 1) / 2 : units;
@@ -74,7 +73,11 @@ int head_group_for(const AttentionBackward& problem, const Plan& plan) {
     const std::int64_t even = groups + groups % 2;
     group = (walks + even - 1) / even;
   }
-  const bool rotates = plan.schedule == Schedule::shift || (plan.schedule == Schedule::arrival && plan.mask == Mask::full);
+  // Half as many at head_dim 64 where units start one behind the other, and so wait for nobody: that leaves more of L2 to the
+  // sums. shift 0.5 to 3.5 % faster from 512 to 16384 (H200, `ordo bench --suite --plans schedules --set head_group=N`);
+  // ascending is slower for it, and head_dim 128 the same.
+  const bool rotates = plan.accumulate == Accumulate::ordered && plan.mask == Mask::full &&
+                       (plan.schedule == Schedule::shift || plan.schedule == Schedule::arrival);
   if (rotates && plan.head_dim == 64) group = std::max<std::int64_t>(1, group / 2);
   return static_cast<int>(group);
 }
@@ -103,7 +106,7 @@ Result<Made> with_arrival(const AttentionBackward& problem, Plan plan, const Tar
   double shortest = 0;
   Made out;
   for (const ArrivalVisits visits : visits_for(g, problem.mask.expression() != nullptr)) {
-    auto table = make_arrival(g, plan.group, plan.workers, costs, visits, tiles);
+    auto table = make_arrival(g, plan.workers, costs, visits, tiles);
     if (!table) return table.error();
     add_mask(problem, plan, *table);
     const double makespan = table->makespan / table->patterns();

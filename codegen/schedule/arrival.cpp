@@ -51,8 +51,8 @@ struct Worker {
 
 class Run {
  public:
-  Run(const Geometry& geometry, int heads, std::int64_t workers, const SimulationCosts& costs, ArrivalVisits visits)
-      : g_(geometry), costs_(costs), visits_(visits), heads_(heads) {
+  Run(const Geometry& geometry, std::int64_t workers, const SimulationCosts& costs, ArrivalVisits visits)
+      : g_(geometry), costs_(costs), visits_(visits) {
     const int walks = std::min(g_.head_group, g_.walks);
     patterns_ = g_.walks > walks && in_turns(visits) ? kMostPatterns : 1;
     const std::int64_t resident = std::clamp<std::int64_t>(workers / walks, 1, std::int64_t{patterns_} * g_.units);
@@ -76,8 +76,8 @@ class Run {
     }
     // Heads beyond what a table of a sensible size holds repeat the orders of the first.
     constexpr std::int64_t kManyVisits = 1 << 18;
-    members_ = static_cast<int>(std::clamp<std::int64_t>(kManyVisits / std::max<std::int64_t>(live * patterns_, 1), 1, heads_));
-    if (visits_ == ArrivalVisits::zigzag && members_ < heads_ && members_ > 1) members_ -= members_ % 2;  // they take turns
+    members_ = static_cast<int>(std::clamp<std::int64_t>(kManyVisits / std::max<std::int64_t>(live * patterns_, 1), 1, g_.heads));
+    if (visits_ == ArrivalVisits::zigzag && members_ < g_.heads && members_ > 1) members_ -= members_ % 2;  // they take turns
     if (auto fits = check_table_size(g_, live * patterns_ * members_); !fits) return fits;
     order_.resize(tiles_.size());
     std::iota(order_.begin(), order_.end(), 0);
@@ -170,7 +170,7 @@ class Run {
   }
 
   [[nodiscard]] bool goes_down(const Worker& w) const {
-    if (visits_ == ArrivalVisits::zigzag) return schedule::turned_down(w.pattern == 1, heads_, w.head);
+    if (visits_ == ArrivalVisits::zigzag) return schedule::turned_down(w.pattern == 1, g_.heads, w.head);
     return visits_ == ArrivalVisits::down || (visits_ == ArrivalVisits::up_and_down && w.pattern == 1);
   }
 
@@ -280,7 +280,6 @@ class Run {
   const Geometry& g_;
   const SimulationCosts& costs_;
   const ArrivalVisits visits_;
-  const int heads_;
   int patterns_ = 1, members_ = 1;
   std::vector<std::vector<Tile>> tiles_;  ///< of each unit, upwards
   std::vector<int> order_;                ///< units in dispatch order
@@ -321,9 +320,9 @@ Result<void> check_table_size(const Geometry& g, std::int64_t visits) {
   return {};
 }
 
-Result<ArrivalTable> make_arrival(const Geometry& geometry, int heads, std::int64_t workers, const SimulationCosts& costs,
+Result<ArrivalTable> make_arrival(const Geometry& geometry, std::int64_t workers, const SimulationCosts& costs,
                                   ArrivalVisits visits, const TileMap& tiles) {
-  Run run(geometry, heads, workers, costs, visits);
+  Run run(geometry, workers, costs, visits);
   if (auto read = run.read(tiles); !read) return read.error();
   return run.run();
 }
@@ -338,8 +337,7 @@ SimulationCosts costs_of(const Arrival& a) {
 
 namespace {
 Result<ArrivalTable> simulate_arrival(const AttentionBackward& problem, const Geometry& g, const Plan& plan) {
-  auto table = make_arrival(g, plan.group, plan.workers, costs_of(*plan.arrival), plan.arrival->visits,
-                            TileMap(g, mask_of(problem, plan)));
+  auto table = make_arrival(g, plan.workers, costs_of(*plan.arrival), plan.arrival->visits, TileMap(g, mask_of(problem, plan)));
   if (table) add_mask(problem, plan, *table);
   return table;
 }

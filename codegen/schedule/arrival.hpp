@@ -28,12 +28,12 @@ struct ArrivalTable {
   [[nodiscard]] std::uint64_t hash() const;
 };
 
-/// Simulates one walk for each pattern, with as many workers as one walk surely has, max(1, workers / head_group), and `heads`
-/// query heads a walk. Units are dispatched longest first. Where not all units of a walk are resident at once, `geometry.wave` of
-/// them are a wave, and waves add in order, so that waits stay inside a resident set.
-/// Errors (unsupported): more Q tiles or units than a word of the table can name, or more than 2^22 visits.
-Result<ArrivalTable> make_arrival(const schedule::Geometry& geometry, int heads, std::int64_t workers,
-                                  const SimulationCosts& costs, ArrivalVisits visits, const TileMap& tiles);
+/// Simulates one walk for each pattern, with as many workers as one walk surely has, max(1, workers / head_group). Units are
+/// dispatched longest first. Where not all units of a walk are resident at once, `geometry.wave` of them are a wave, and waves
+/// add in order, so that waits stay inside a resident set. Errors (unsupported): more Q tiles or units than a word of the table
+/// can name, or more than 2^22 visits.
+Result<ArrivalTable> make_arrival(const schedule::Geometry& geometry, std::int64_t workers, const SimulationCosts& costs,
+                                  ArrivalVisits visits, const TileMap& tiles);
 
 /// Whether the words of a table can name the tiles of a geometry and hold so many visits. Errors: unsupported.
 Result<void> check_table_size(const schedule::Geometry& geometry, std::int64_t visits);

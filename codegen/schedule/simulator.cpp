@@ -44,8 +44,7 @@ class Run {
         rules_(g_, simulation.table != nullptr ? simulation.table->words.data() : nullptr),
         items_(schedule::items(g_)),
         workers_(static_cast<std::size_t>(simulation.workers)),
-        chains_(static_cast<std::size_t>(g_.walks) * static_cast<std::size_t>(s_.query_heads) *
-                static_cast<std::size_t>(g_.q_tiles)) {}
+        chains_(static_cast<std::size_t>(g_.walks) * static_cast<std::size_t>(g_.heads) * static_cast<std::size_t>(g_.q_tiles)) {}
 
   /// False when some task's turn never comes.
   bool run() {
@@ -105,7 +104,7 @@ class Run {
     Worker& w = worker_of(worker);
     while (next_item_ < items_) {
       w.set_end = rules_.residents(next_item_).end;
-      w.walk = ItemWalk(rules_, rules_.item_at(next_item_++), 0, s_.query_heads);
+      w.walk = ItemWalk(rules_, rules_.item_at(next_item_++), 0, g_.heads);
       if (w.walk.done()) continue;
       start_task(worker, time);
       break;
@@ -140,7 +139,7 @@ class Run {
     const Cursor& at = w.walk.at();
     w.task = {};
     w.task.worker = worker;
-    w.task.head = at.item.walk * s_.query_heads + at.head;
+    w.task.head = at.item.walk * g_.heads + at.head;
     w.task.kv = at.item.unit;
     w.task.q = at.q;
     w.task.rank = rules_.rank(at);
@@ -365,9 +364,9 @@ void fill_bounds(const Simulation& s, const TileMap& tiles, SimulationReport& re
       reduce += s.costs.reduce;
     }
     const double setup = reduce > 0 || compute > 0 ? s.costs.unit : 0;
-    all_compute += compute * s.query_heads + setup;
-    all_reduce += reduce * s.query_heads;
-    longest_unit = std::max(longest_unit, (apart ? std::max(compute, reduce) : compute + reduce) * s.query_heads + setup);
+    all_compute += compute * s.geometry.heads + setup;
+    all_reduce += reduce * s.geometry.heads;
+    longest_unit = std::max(longest_unit, (apart ? std::max(compute, reduce) : compute + reduce) * s.geometry.heads + setup);
   }
   for (std::size_t q = 0; q < adds.size(); ++q) {
     if (adds[q] == 0) continue;
@@ -382,7 +381,7 @@ void fill_bounds(const Simulation& s, const TileMap& tiles, SimulationReport& re
 
 void fill_proof(const Simulation& s, const TileMap& tiles, SimulationReport& report) {
   const Geometry& g = s.geometry;
-  report.proof.tasks = live_tiles(tiles) * s.query_heads * g.walks;
+  report.proof.tasks = live_tiles(tiles) * s.geometry.heads * g.walks;
   report.proof.items = schedule::items(g);
   for (int index = 0; index < schedule::items(g);) {
     const schedule::Residents set = schedule::residents(g, index);
@@ -496,11 +495,10 @@ Result<SimulationReport> simulate(const SimulationRequest& request) {
   set_waves(g, request.workers, static_cast<int>(request.shift_stride));
   Simulation simulation;
   simulation.geometry = g;
-  simulation.query_heads = g.heads;
   simulation.workers = request.workers;
   simulation.costs = request.costs;
   if (request.schedule != Kind::arrival) return simulate(simulation);
-  const auto table = make_arrival(g, simulation.query_heads, request.workers, request.costs, request.visits, TileMap(g));
+  const auto table = make_arrival(g, request.workers, request.costs, request.visits, TileMap(g));
   if (!table) return table.error();
   simulation.table = &*table;
   return simulate(simulation);

@@ -93,7 +93,6 @@ ORDO_API Result<SimulationReport> simulate(const SimulationRequest& request);
 /// The same for any geometry, e.g. make_geometry()'s.
 struct Simulation {
   schedule::Geometry geometry{};
-  int query_heads = 1;  ///< of a walk, visited one after another by each unit (pair)
   std::int64_t workers = 1;
   const ArrivalTable* table = nullptr;            ///< arrival's; null for other kinds
   std::function<TileKind(int unit, int q)> mask;  ///< empty: the geometry's own

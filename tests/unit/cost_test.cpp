@@ -35,7 +35,6 @@ Plan plan_for(const AttentionBackward& problem, Schedule schedule, int cluster) 
 SimulationReport simulated(const cost::Launch& launch, const cost::StepTimes& times, const ArrivalTable* table) {
   Simulation simulation;
   simulation.geometry = launch.geometry;
-  simulation.query_heads = launch.query_heads;
   simulation.table = table;
   simulation.workers = launch.workers;
   simulation.costs = {{times.compute, times.compute + times.masked, times.compute + times.masked}, times.add, times.hop};
@@ -70,7 +69,7 @@ TEST_CASE("cost: the timeline is the event simulation's where a worker waits for
       }
       CAPTURE(to_text(problem));
       CAPTURE(to_text(plan));
-      cost::Launch launch{make_geometry(problem, plan), plan.group, plan.workers, true, 0};
+      cost::Launch launch{make_geometry(problem, plan), plan.workers, true, 0};
       const cost::StepTimes times{5, 1, 0, 1, 2};
       Result<ArrivalTable> table{ArrivalTable{}};
       if (reads_table(plan)) {
@@ -100,7 +99,7 @@ TEST_CASE("cost: what is extrapolated is near what is timed whole") {
         const Plan plan = plan_for(problem, schedule, 2);
         CAPTURE(to_text(problem));
         CAPTURE(to_text(plan));
-        cost::Launch launch{make_geometry(problem, plan), plan.group, plan.workers, true, 2};
+        cost::Launch launch{make_geometry(problem, plan), plan.workers, true, 2};
         Result<ArrivalTable> table{ArrivalTable{}};
         if (reads_table(plan)) {
           table = table_of(problem, plan);
@@ -189,6 +188,27 @@ TEST_CASE("cost: a mask by expression costs the tiles that it shows") {
   CHECK(causal < 0.7 * all);
   CHECK(causal == doctest::Approx(fastest("causal")).epsilon(0.1));
   CHECK(all == doctest::Approx(fastest("full")).epsilon(0.1));
+}
+
+TEST_CASE("cost: sums that leave L2 before they are converted cost traffic") {
+  const Target h200 = *parse_target("h200");
+  const cost::Constants& constants = cost::shipped_constants(h200);
+  const AttentionBackward problem{
+      .batch = 32, .seqlen_q = 512, .seqlen_k = 512, .heads = 32, .kv_heads = 32, .head_dim = 64, .mask = Mask::full};
+  Plan plan = make_plan(problem, h200, {.schedule = Schedule::ascending, .accumulate = {}, .static_shape = false})->plan;
+  // Milliseconds beside the main kernel, with so many bytes of sums in each of three groups.
+  const auto beside = [&](double bytes) {
+    plan.head_group = static_cast<int>(bytes / (512 * 64 * 4));
+    return cost::predict(problem, plan, h200, constants).auxiliary_ms;
+  };
+  const double none = beside(constants.sums_in_l2 / 4), half = beside(constants.sums_in_l2 / 2),
+               all = beside(constants.sums_in_l2);
+  const double elements = 32.0 * 512 * 32 * 64;
+  CHECK(half - none == doctest::Approx(elements * constants.missed_bytes / (h200.memory_gbps * 1e9) * 1e3 / 2).epsilon(0.05));
+  CHECK(all - none == doctest::Approx(2 * (half - none)).epsilon(0.05));
+  plan.accumulate = Accumulate::atomic;  // converts in a kernel of its own
+  plan.dq_buffers = 1;
+  CHECK(beside(constants.sums_in_l2) == beside(constants.sums_in_l2 / 4));
 }
 
 TEST_CASE("cost: arrival's clocks are the model's, whole, and do not follow a calibration") {

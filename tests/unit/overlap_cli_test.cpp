@@ -49,10 +49,15 @@ TEST_CASE("cli overlap: the family may stand behind options, and an option's val
   const test::CommandFolder folder;
   const std::string expected = json_of(ordo_command(folder, "plan overlap --op all-gather-gemm --ranks 4 --json"))["plan"];
   for (const char* line : {"plan --ranks 4 overlap --op all-gather-gemm --json", "plan --ranks=4 overlap --json",
-                           "plan --op all-gather-gemm --ranks 4 --json=true overlap"})
+                           "plan --op all-gather-gemm --ranks 4 --json overlap"})
     CHECK_MESSAGE(json_of(ordo_command(folder, line))["plan"] == expected, line);
-  const Outcome outcome = ordo_command(folder, "plan --cache overlap attention-backward --seqlen 128 --target h200 --json");
-  CHECK_MESSAGE(outcome.code == 0, outcome.err);
+  // What another verb or another command is given.
+  for (const char* line :
+       {"plan attention-backward --seqlen 128 --target h200 --schedule ascending --cache overlap --json",
+        "generate attention-backward --seqlen 128 --target h200 --output overlap", "launch -n 1 -- echo check overlap"}) {
+    const Outcome outcome = ordo_command(folder, line);
+    CHECK_MESSAGE(outcome.code == 0, line << ": " << outcome.err);
+  }
 }
 
 TEST_CASE("cli overlap: of a suite, a ring takes the rows that it can") {

@@ -57,8 +57,7 @@ void check_refused(const SimulationRequest& r, const std::string& expected) {
 }
 
 /// Everything that must hold of any simulation.
-void check_report(const schedule::Geometry& g, const SimulationCosts& costs, const SimulationReport& report,
-                  int query_heads = 1) {
+void check_report(const schedule::Geometry& g, const SimulationCosts& costs, const SimulationReport& report) {
   const double eps = 1e-9 * std::max(1.0, report.makespan);
   CHECK(report.makespan >= report.lower_bound - eps);
   // Each worker does one thing at a time; each live task once.
@@ -82,7 +81,7 @@ void check_report(const schedule::Geometry& g, const SimulationCosts& costs, con
   }
   CHECK(stalls == doctest::Approx(report.stall_total));
   CHECK((costs.staging > 0 ? waits : stalls) == doctest::Approx(report.wait_total));
-  CHECK(static_cast<std::int64_t>(tasks.size()) == live_tiles(TileMap(g)) * g.walks * query_heads);
+  CHECK(static_cast<std::int64_t>(tasks.size()) == live_tiles(TileMap(g)) * g.walks * g.heads);
   CHECK(report.proof.tasks == static_cast<std::int64_t>(tasks.size()));
   // Adds into one dQ tile never overlap.
   for (auto& [tile, chain] : adds) {
@@ -191,10 +190,10 @@ SimulationCosts costs_of_round(int round) {
 void check_simulation(Simulation s) {
   CAPTURE(describe(s.geometry));
   CAPTURE(s.workers);
-  CAPTURE(s.query_heads);
+  CAPTURE(s.geometry.heads);
   const auto report = simulate(s);
   if (!report) FAIL(report.error().message);
-  check_report(s.geometry, s.costs, *report, s.query_heads);
+  check_report(s.geometry, s.costs, *report);
   s.record = false;
   const auto again = simulate(s);
   REQUIRE(again);
@@ -214,7 +213,7 @@ TEST_CASE("simulator: properties on random shapes") {
       Simulation s;
       s.geometry = grid.geometry;
       s.workers = grid.workers;
-      s.query_heads = s.geometry.heads = 1 + round % 3;
+      s.geometry.heads = 1 + round % 3;
       s.costs = costs_of_round(round);
       check_simulation(s);
     }
@@ -228,16 +227,16 @@ TEST_CASE("simulator: arrival on random shapes, masks, heads and workers is prov
     Simulation s;
     s.geometry = grid.geometry;
     s.workers = grid.workers;
-    s.query_heads = s.geometry.heads = 1 + round % 3;
+    s.geometry.heads = 1 + round % 3;
     s.costs = costs_of_round(round);
     const ArrivalVisits visits = kAllVisits[random() % std::size(kAllVisits)];  // apart from heads and costs
     CAPTURE(to_string(visits));
-    const auto table = make_arrival(s.geometry, s.query_heads, s.workers, s.costs, visits, TileMap(s.geometry));
+    const auto table = make_arrival(s.geometry, s.workers, s.costs, visits, TileMap(s.geometry));
     REQUIRE(table);
     s.table = &*table;
     check_simulation(s);
     // The same again gives the same.
-    const auto again = make_arrival(s.geometry, s.query_heads, s.workers, s.costs, visits, TileMap(s.geometry));
+    const auto again = make_arrival(s.geometry, s.workers, s.costs, visits, TileMap(s.geometry));
     CHECK(again->words == table->words);
     CHECK(again->hash() == table->hash());
   }
@@ -263,19 +262,19 @@ TEST_CASE("simulator: arrival on masks that no closed form knows") {
     Simulation s;
     s.geometry = grid.geometry;
     s.workers = grid.workers;
-    s.query_heads = s.geometry.heads = 1 + round % 2;
+    s.geometry.heads = 1 + round % 2;
     s.costs = costs_of_round(round);
     s.mask = mask;
     const TileMap tiles(s.geometry, mask);
     const ArrivalVisits visits = kAllVisits[random() % std::size(kAllVisits)];  // apart from heads and costs
     CAPTURE(describe(s.geometry));
     CAPTURE(to_string(visits));
-    const auto table = make_arrival(s.geometry, s.query_heads, s.workers, s.costs, visits, tiles);
+    const auto table = make_arrival(s.geometry, s.workers, s.costs, visits, tiles);
     REQUIRE(table);
     s.table = &*table;
     const auto report = simulate(s);
     if (!report) FAIL(report.error().message);
-    CHECK(report->proof.tasks == live_tiles(tiles) * s.geometry.walks * s.query_heads);
+    CHECK(report->proof.tasks == live_tiles(tiles) * s.geometry.walks * s.geometry.heads);
     CHECK(report->makespan >= report->lower_bound * (1 - 1e-9));
     // A table of another mask is refused: it visits what is masked, or leaves out what is not.
     if (live_tiles(tiles) != live_tiles(TileMap(s.geometry))) CHECK_FALSE(prove_schedule(s.geometry, s.workers, &*table));
@@ -304,7 +303,7 @@ TEST_CASE("simulator: arrivals in zigzag are alternate's, for any number of quer
   for (const int heads : {1, 2, 3, 4, 5}) {
     CAPTURE(heads);
     const schedule::Geometry g = make_grid(Kind::arrival, true, 8192, 8192, 64, 256, 8, 2, 66, 1, heads);
-    const auto table = make_arrival(g, heads, 66, costs, ArrivalVisits::zigzag, TileMap(g));
+    const auto table = make_arrival(g, 66, costs, ArrivalVisits::zigzag, TileMap(g));
     REQUIRE(table);
     REQUIRE(prove_schedule(g, 66, &*table));
     schedule::Geometry closed = g;
@@ -328,17 +327,18 @@ TEST_CASE("simulator: arrivals in zigzag are alternate's, for any number of quer
 
 TEST_CASE("simulator: arrival refuses tables beyond its words and its size") {
   const schedule::Geometry wide = make_tiles(Kind::arrival, true, 4, (1 << 16) + 1, 1, 4);
-  const auto too_many = make_arrival(wide, 1, 4, {}, ArrivalVisits::up, TileMap(wide));
+  const auto too_many = make_arrival(wide, 4, {}, ArrivalVisits::up, TileMap(wide));
   REQUIRE_FALSE(too_many);
   CHECK(too_many.error().code == ErrorCode::unsupported);
   CHECK(too_many.error().message.find("65537") != std::string::npos);
   const schedule::Geometry large = make_tiles(Kind::arrival, false, 3000, 3000, 1, 4);
-  const auto too_large = make_arrival(large, 1, 4, {}, ArrivalVisits::up, TileMap(large));
+  const auto too_large = make_arrival(large, 4, {}, ArrivalVisits::up, TileMap(large));
   REQUIRE_FALSE(too_large);
   CHECK(too_large.error().message.find("9000000 visits") != std::string::npos);
   // Many query heads share the orders of the first.
-  const schedule::Geometry g = make_tiles(Kind::arrival, true, 64, 64, 2, 64);
-  const auto shared = make_arrival(g, 4096, 64, {}, ArrivalVisits::up_and_down, TileMap(g));
+  schedule::Geometry g = make_tiles(Kind::arrival, true, 64, 64, 2, 64);
+  g.heads = 4096;
+  const auto shared = make_arrival(g, 64, {}, ArrivalVisits::up_and_down, TileMap(g));
   REQUIRE(shared);
   CHECK(shared->words[1] < 4096);
   CHECK(shared->words.size() < (1u << 19));
@@ -392,7 +392,7 @@ TEST_CASE("simulator: query heads of a walk follow one another") {
   Simulation s;
   s.geometry = make_tiles(Kind::shift, false, 4, 4, 2, 4);
   s.workers = 4;
-  s.query_heads = 3;
+  s.geometry.heads = 3;
   s.costs.reduce = 1;
   const auto report = simulate(s);
   REQUIRE(report);
