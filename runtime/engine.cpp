@@ -190,14 +190,14 @@ struct PrepareList {
     if (kernel)
       count((*kernel)->kernels, (*kernel)->reports);
     else
-      failed(std::move(kernel.error()));
+      failed(kernel.error());
   }
   void one(const OverlapPlan& plan) {
     auto kernel = engine.prepare(plan, options.cancelled);
     if (kernel)
       count((*kernel)->kernels, std::span(&(*kernel)->report, 1));
     else
-      failed(std::move(kernel.error()));
+      failed(kernel.error());
   }
 
   /// Loads, where that is wanted, and counts.

@@ -33,7 +33,7 @@ std::int64_t slice_rows(const OverlapGemm& problem, int slice) {
 }
 
 overlap::Tiles tiles_of(const OverlapGemm& problem, const OverlapPlan& plan, int rank) {
-  const auto slices = static_cast<int>(overlap::slices_of(device_config(plan)));
+  const int slices = overlap::slices_of(device_config(plan));
   const bool by_columns = problem.op == OverlapOp::gemm_all_to_all;
   const std::int64_t columns = by_columns ? slice_range(problem.n, problem.ranks, 0).size : problem.n;
   const bool leaves = problem.op != OverlapOp::all_gather_gemm && problem.op != OverlapOp::all_to_all_gemm;

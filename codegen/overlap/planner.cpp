@@ -49,7 +49,10 @@ double chunk_share(const Case& c, int sub_slices, int slice, int sub) {
 
 // Tiles of the product that an SM computes, one after another.
 double waves_of(const Case& c, const Target& target) {
-  const auto tiles = [](std::int64_t size, int tile) { return static_cast<double>((size + tile - 1) / tile); };
+  const auto tiles = [](std::int64_t size, int tile) {
+    const std::int64_t whole = (size + tile - 1) / tile;
+    return static_cast<double>(whole);
+  };
   return std::max(1.0, tiles(c.m, kTileRows) * tiles(c.n, kTileColumns) / target.sm_count);
 }
 

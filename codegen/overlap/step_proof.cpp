@@ -49,7 +49,7 @@ class Proof {
           if (found != 1) violate("rank {} computes slice {}.{} {} times, not once", rank, slice, sub, found);
         }
       }
-      if (times.size() != static_cast<std::size_t>(s_.ranks * s_.sub_slices))
+      if (times.size() != static_cast<std::size_t>(s_.ranks) * static_cast<std::size_t>(s_.sub_slices))
         violate("rank {} computes chunks that do not exist", rank);
     }
   }
@@ -207,7 +207,7 @@ class Proof {
     }
     if (done == nodes) return;
     for (int i = 0; i < out_.transfers; ++i) {
-      if (waits[static_cast<std::size_t>(steps + i)] == 0) continue;
+      if (waits[static_cast<std::size_t>(steps) + static_cast<std::size_t>(i)] == 0) continue;
       violate("deadlock: {} waits for what waits for it", name(s_.transfers[static_cast<std::size_t>(i)]));
       return;
     }

@@ -133,8 +133,10 @@ Result<Address> parse_address(std::string_view text) {
   if (colon == std::string_view::npos) return bad("has no port");
   const std::string_view digits = text.substr(colon + 1);
   std::uint16_t port = 0;
-  const char* const end = digits.data() + digits.size();  // NOLINT(bugprone-suspicious-stringview-data-usage): its end goes along
+  // NOLINTBEGIN(bugprone-suspicious-stringview-data-usage): its end goes along
+  const char* const end = digits.data() + digits.size();
   const auto [stop, error] = std::from_chars(digits.data(), end, port);
+  // NOLINTEND(bugprone-suspicious-stringview-data-usage)
   if (digits.empty() || stop != end || error != std::errc()) return bad("has no port within 0 .. 65535");
   return Address{false, std::string(text.substr(0, colon)), port};
 }
@@ -234,9 +236,8 @@ Result<FileDescriptor> Socket::receive_descriptor(Deadline deadline) const {
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int))) {
     const bool full = (message.msg_flags & MSG_CTRUNC) != 0;
-    return Error{full ? ErrorCode::io : ErrorCode::io,
-                 full ? "a file descriptor did not fit: the process has as many as it may open (ulimit -n)"
-                      : "a message came without its file descriptor"};
+    return Error{ErrorCode::io, full ? "a file descriptor did not fit: the process has as many as it may open (ulimit -n)"
+                                     : "a message came without its file descriptor"};
   }
   int descriptor = -1;
   std::memcpy(&descriptor, CMSG_DATA(header), sizeof descriptor);

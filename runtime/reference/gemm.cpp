@@ -146,6 +146,7 @@ Result<std::vector<std::vector<double>>> overlap_gemm(const OverlapGemm& problem
                  fmt::format("{} ranks were given and the problem has {}", ranks.size(), problem.ranks)};
   const Executor executor{problem, ranks, partial};
   std::vector<std::vector<double>> results;
+  results.reserve(static_cast<std::size_t>(executor.count()));
   for (int rank = 0; rank < executor.count(); ++rank) results.push_back(executor.result(rank));
   return results;
 }

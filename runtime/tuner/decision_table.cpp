@@ -148,6 +148,7 @@ const Decision* DecisionTable::find(const AttentionBackward& problem, std::optio
 
 std::string table_hash(const DecisionTable& table) {
   std::vector<std::string> lines;
+  lines.reserve(table.decisions.size());
   for (const Decision& decision : table.decisions)
     lines.push_back(to_text(decision.problem) + '\n' + to_text(decision.plan) + '\n');
   std::sort(lines.begin(), lines.end());

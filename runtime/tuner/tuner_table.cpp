@@ -99,6 +99,7 @@ Result<std::vector<std::string>> Tuner::import_table(const DecisionTable& table,
   impl_->log.put(rows);
   impl_->forget();
   std::vector<std::string> notes;
+  notes.reserve(elsewhere.size());
   for (const std::string& where : elsewhere)
     notes.push_back(fmt::format("measurements on {} are kept, but not used here", where));
   for (const Decision& decision : table.decisions) {
