@@ -52,7 +52,7 @@ struct Outcome {
   std::string out, err;
 };
 
-// Runs the `ordo` that stands beside this test program, with a cache inside `folder`.
+// Runs the `ordo` that stands beside this test program in `folder`, where its cache is too.
 inline Outcome ordo_command(const CommandFolder& folder, const std::vector<std::string>& arguments,
                             const std::vector<std::string>& extra_environment = {}) {
   const std::string binary = (fs::read_symlink("/proc/self/exe").parent_path() / "ordo").string();
@@ -72,6 +72,7 @@ inline Outcome ordo_command(const CommandFolder& folder, const std::vector<std::
   const std::string out = folder.file("stdout.txt"), err = folder.file("stderr.txt");
   posix_spawn_file_actions_t actions;
   REQUIRE(posix_spawn_file_actions_init(&actions) == 0);
+  posix_spawn_file_actions_addchdir_np(&actions, folder.file("").c_str());
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
