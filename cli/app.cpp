@@ -113,8 +113,7 @@ bool names_overlap(const std::vector<std::string_view>& words) {
 int run_unguarded(int argc, char** argv) {
   CLI::App app(
       "ordo writes, compiles and runs deterministic attention-backward kernels, and products that overlap their communication, "
-      "for Hopper "
-      "GPUs.",
+      "for Hopper GPUs.",
       "ordo");
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("ordo ") + ORDO_VERSION);

@@ -41,9 +41,9 @@ double auxiliary_seconds(const AttentionBackward& problem, const Plan& plan, con
     return static_cast<double>(problem.batch) * static_cast<double>(seqlen) * static_cast<double>(heads) *
            static_cast<double>(problem.head_dim);
   };
-  double bytes = auxiliary_bytes(plan.accumulate) * elements(problem.seqlen_q, problem.heads);
-  const double missed =
-      missed_share(problem, plan, constants) * constants.missed_bytes * elements(problem.seqlen_q, problem.heads);
+  const double of_dq = elements(problem.seqlen_q, problem.heads);
+  double bytes = auxiliary_bytes(plan.accumulate) * of_dq;
+  const double missed = missed_share(problem, plan, constants) * constants.missed_bytes * of_dq;
   if (plan.accumulate == Accumulate::exact) bytes += kScaleBytes * elements(problem.seqlen_k, problem.kv_heads);
   return bytes / (constants.memory_efficiency * target.memory_gbps * 1e9) + missed / (target.memory_gbps * 1e9) +
          launches(plan.accumulate) * constants.launch_seconds;

@@ -36,8 +36,7 @@ class Run {
       : launch_(launch), g_(launch.geometry), rules_(g_, launch.table), times_(times), groups_(groups) {
     const int walks = std::min(g_.walks, groups * g_.head_group);
     items_ = walks * schedule::walk_items(g_);
-    chains_.resize(static_cast<std::size_t>(walks) * static_cast<std::size_t>(launch.geometry.heads) *
-                   static_cast<std::size_t>(g_.q_tiles));
+    chains_.resize(static_cast<std::size_t>(walks) * static_cast<std::size_t>(g_.heads) * static_cast<std::size_t>(g_.q_tiles));
     whole_from_.reserve(static_cast<std::size_t>(g_.units));
     for (int unit = 0; unit < g_.units; ++unit) whole_from_.push_back(first_whole_q(g_, unit));
     cut_q_ = g_.q_tiles * std::int64_t{g_.tile_q} > g_.seqlen_q ? g_.q_tiles - 1 : g_.q_tiles;
@@ -206,7 +205,7 @@ double walk_tasks(const Launch& launch) {
   for (int unit = 0; unit < g.units; unit += every)
     tasks += static_cast<double>(rules.steps({0, unit, false})) * std::min(every, g.units - unit);
   constexpr double kItemTasks = 8, kTileTasks = 0.25;
-  return (tasks + kTileTasks * g.q_tiles) * launch.geometry.heads + kItemTasks * schedule::walk_items(g);
+  return (tasks + kTileTasks * g.q_tiles) * g.heads + kItemTasks * schedule::walk_items(g);
 }
 
 /// A launch and its times.
@@ -258,16 +257,16 @@ Timed affordable(const Launch& launch, const StepTimes& times, double most_tasks
   // Beyond that only what would take several times too long.
   constexpr int kMostOver = 4;
   const double wanted = tasks / most_tasks / keys;
-  const int needed = static_cast<int>(std::ceil(wanted / kMostOver / launch.geometry.heads));
+  const int needed = static_cast<int>(std::ceil(wanted / kMostOver / g.heads));
   const int most_rows = std::max({1, needed, rotating > 0 ? rotating / g.wave : g.q_tiles / 2});
   const int rows = std::clamp(static_cast<int>(std::ceil(wanted)), 1, most_rows);
   Timed out = coarser(launch, times, rows, keys);
   // Query heads of a walk together, if that is still too much.
   const double left = wanted / rows;
-  const int heads = std::clamp(static_cast<int>(launch.geometry.heads / std::max(1.0, left)), 1, launch.geometry.heads);
+  const int heads = std::clamp(static_cast<int>(g.heads / std::max(1.0, left)), 1, g.heads);
   out.launch.geometry.heads = heads;
-  out.times.compute *= static_cast<double>(launch.geometry.heads) / heads;
-  out.times.masked *= static_cast<double>(launch.geometry.heads) / heads;
+  out.times.compute *= static_cast<double>(g.heads) / heads;
+  out.times.masked *= static_cast<double>(g.heads) / heads;
   return out;
 }
 

@@ -359,9 +359,8 @@ Result<ArrivalTable> arrival_of(const AttentionBackward& problem, const Plan& pl
       ErrorCode::invalid_plan,
       fmt::format(
           "schedule arrival: the orders of adds for batch {}, {} KV heads, seqlen_q {}, seqlen_k {}, {} workers and head_group "
-          "{} hash to "
-          "{:016x}, and the plan says {:016x}: it was made for another problem, or edited; make a plan for this one, or write "
-          "hash:{:016x} to take these",
+          "{} hash to {:016x}, and the plan says {:016x}: it was made for another problem, or edited; make a plan for this one, "
+          "or write hash:{:016x} to take these",
           problem.batch, problem.kv_heads, problem.seqlen_q, problem.seqlen_k, plan.workers, g.head_group, table->hash(),
           plan.arrival->hash, table->hash())};
 }

@@ -11,8 +11,8 @@
 //                   of the receive buffer; slots and words of a ring go by slice
 //   kernel          waits for ready[source][chunk] before it reads a chunk; adds to done[chunk] as it stores
 //   copy stream     behind the kernel: write empty[me] at every source. Where what arrives is the caller's output
-//   (arrives_at_end_)
-//                   it does so at the beginning of a launch instead, and sources wait for that of this very launch
+//                   (arrives_at_end_) it does so at the beginning of a launch instead, and sources wait for that of this very
+//                   launch
 //
 // Words carry the launch's number (the epoch), and waits are for at least that number, so nothing is reset between launches.
 // Numbers are constants of the enqueued operations; so that a captured launch can be replayed, an exchange that is captured keeps
@@ -134,8 +134,8 @@ class SliceExchange {
   std::size_t ready_words_, word_count_;
   std::size_t words_offset_ = 0;                ///< in memory_, behind the receive buffer
   std::vector<bool> sends_to_, receives_from_;  ///< by rank
-  bool arrives_at_end_ =
-      false;  ///< what arrives is the caller's output: others may write to it once the launch that fills it has begun here
+  /// What arrives is the caller's output: others may write to it once the launch that fills it has begun here.
+  bool arrives_at_end_ = false;
   int slots_ = 0;
   SymmetricMemory memory_;
   CUdeviceptr sent_ = 0;

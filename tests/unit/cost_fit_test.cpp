@@ -124,7 +124,9 @@ TEST_CASE("cost: predictions agree with the committed measurements") {
     well_ranked += agreement.resolved >= 0.9 ? 1 : 0;
     // 0.9 is the goal everywhere. Where it is missed, most candidates lie within 4 % of each other, and two runs of one plan are
     // up to 3 % apart.
-    CHECK(agreement.resolved >= 0.8);
+    const AttentionBackward& p = cell.problem;
+    const bool missed = p.seqlen_q == 512 || (p.seqlen_q == 8192 && p.mask == Mask::full);
+    CHECK(agreement.resolved >= (missed ? 0.8 : 0.9));
   }
   CHECK(cells >= 24);
   CHECK(static_cast<double>(near) >= 0.8 * static_cast<double>(cells));
