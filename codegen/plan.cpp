@@ -187,8 +187,8 @@ std::string_view to_string(ArrivalVisits visits) {
       return "down";
     case ArrivalVisits::up_and_down:
       return "up_and_down";
-    case ArrivalVisits::zigzag:
-      return "zigzag";
+    case ArrivalVisits::turn:
+      return "turn";
     case ArrivalVisits::rotate:
       return "rotate";
     case ArrivalVisits::greedy:
@@ -239,7 +239,7 @@ Result<Schedule> parse_schedule(std::string_view text) {
 
 Result<ArrivalVisits> parse_arrival_visits(std::string_view text) {
   return text::read_name(text, "arrival visits",
-                         std::array{ArrivalVisits::up, ArrivalVisits::down, ArrivalVisits::up_and_down, ArrivalVisits::zigzag,
+                         std::array{ArrivalVisits::up, ArrivalVisits::down, ArrivalVisits::up_and_down, ArrivalVisits::turn,
                                     ArrivalVisits::rotate, ArrivalVisits::greedy});
 }
 

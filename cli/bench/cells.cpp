@@ -44,6 +44,8 @@ std::vector<Cell> cells(const std::string& filter) {
   AttentionBackward p{
       .batch = 1, .seqlen_q = 8192, .seqlen_k = 8192, .heads = 32, .kv_heads = 8, .head_dim = 128, .mask = Mask::causal};
   all.push_back({name_of("gqa4-", p), p});
+  p.kv_heads = 4;
+  all.push_back({name_of("gqa8-", p), p});
   p.kv_heads = 32;
   all.push_back({name_of("mha32-", p), p});
   std::erase_if(all, [&](const Cell& cell) { return !matches(cell.name, filter); });

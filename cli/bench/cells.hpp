@@ -9,7 +9,7 @@
 namespace ordo::cli {
 
 struct Cell {
-  std::string name;  ///< "hd128-causal-4096"; "gqa4-..." and its twin "mha32-..."
+  std::string name;  ///< "hd128-causal-4096"; "gqa4-...", "gqa8-..." and their twin "mha32-..."
   AttentionBackward problem;
 };
 

@@ -93,7 +93,7 @@ Result<int> bench(BenchOptions options) {
 void add_suite(CLI::App& verb, BenchOptions& options) {
   auto* suite =
       verb.add_flag("--suite", options.suite,
-                    "Time the 24 cells (head_dim 64 and 128, full and causal, 512 .. 16384) and a GQA pair; prints CSV");
+                    "Time the 24 cells (head_dim 64 and 128, full and causal, 512 .. 16384) and GQA beside MHA; prints CSV");
   auto* overheads =
       verb.add_flag("--overheads", options.overheads, "Instead: host time of a launch over bare launches, and of a cache hit");
   auto* stalls =

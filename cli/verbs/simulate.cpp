@@ -121,7 +121,7 @@ Verb add_simulate(CLI::App& app) {
       ->type_name("N")
       ->check(kInteger);
   verb->add_option("--visits", options->visits,
-                   "arrival: up, down, up_and_down, zigzag, rotate or greedy (rotate; causal: up_and_down)")
+                   "arrival: up, down, up_and_down, turn, rotate or greedy (rotate; causal: up_and_down)")
       ->type_name("NAME");
   verb->add_option("--svg", options->svg, "Write a Gantt chart")->type_name("FILE");
   verb->add_flag("--json", options->json, "Print JSON, and nothing else, on standard output");

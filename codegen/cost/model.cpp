@@ -75,7 +75,7 @@ double order_factor(const Plan& plan, const KernelConstants& kernel) {
       return down;
     case ArrivalVisits::up:
     case ArrivalVisits::up_and_down:
-    case ArrivalVisits::zigzag:
+    case ArrivalVisits::turn:
     case ArrivalVisits::greedy:
       return kernel.alternate;
   }

@@ -83,11 +83,11 @@ int head_group_for(const AttentionBackward& problem, const Plan& plan) {
 }
 
 /// The visits that schedule arrival may be given. In simulations of the suite's cells and of 65536 tokens no other way was ahead
-/// of these; zigzag is for L2, which they do not know (schedule::turned_down).
+/// of these; turn is for L2, which they do not know (schedule::first_down).
 std::vector<ArrivalVisits> visits_for(const schedule::Geometry& g, bool by_expression) {
   if (by_expression) return {ArrivalVisits::down, ArrivalVisits::greedy};
   if (!g.causal) return {ArrivalVisits::rotate};
-  if (g.wave == g.units) return {g.heads > 1 ? ArrivalVisits::zigzag : ArrivalVisits::up_and_down};
+  if (g.wave == g.units) return {g.heads > 1 ? ArrivalVisits::turn : ArrivalVisits::up_and_down};
   return {ArrivalVisits::down, ArrivalVisits::greedy};
 }
 

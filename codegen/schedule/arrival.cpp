@@ -22,7 +22,7 @@ constexpr std::int64_t kMostVisits = std::int64_t{1} << 22;
 constexpr int kMostPatterns = 2;
 
 /// Whether groups of walks go up and down in turn.
-bool in_turns(ArrivalVisits visits) { return visits == ArrivalVisits::up_and_down || visits == ArrivalVisits::zigzag; }
+bool in_turns(ArrivalVisits visits) { return visits == ArrivalVisits::up_and_down || visits == ArrivalVisits::turn; }
 
 /// A live tile of a unit.
 struct Tile {
@@ -77,7 +77,6 @@ class Run {
     // Heads beyond what a table of a sensible size holds repeat the orders of the first.
     constexpr std::int64_t kManyVisits = 1 << 18;
     members_ = static_cast<int>(std::clamp<std::int64_t>(kManyVisits / std::max<std::int64_t>(live * patterns_, 1), 1, g_.heads));
-    if (visits_ == ArrivalVisits::zigzag && members_ < g_.heads && members_ > 1) members_ -= members_ % 2;  // they take turns
     if (auto fits = check_table_size(g_, live * patterns_ * members_); !fits) return fits;
     order_.resize(tiles_.size());
     std::iota(order_.begin(), order_.end(), 0);
@@ -170,7 +169,7 @@ class Run {
   }
 
   [[nodiscard]] bool goes_down(const Worker& w) const {
-    if (visits_ == ArrivalVisits::zigzag) return schedule::turned_down(w.pattern == 1, g_.heads, w.head);
+    if (visits_ == ArrivalVisits::turn) return w.head >= schedule::first_down(w.pattern == 1, members_);
     return visits_ == ArrivalVisits::down || (visits_ == ArrivalVisits::up_and_down && w.pattern == 1);
   }
 

@@ -15,9 +15,10 @@ namespace {
 std::string walk_hash(const schedule::Geometry& g, const ScheduleRules& rules, bool flipped, bool with_ranks) {
   std::string item_hashes;
   std::vector<std::int32_t> words;
+  const int heads = g.kind == schedule::Kind::alternate ? g.heads : rules.members();  // alternate's are not walked one by one
   for (int place = 0; place < schedule::walk_items(g); ++place) {
     words.clear();
-    for (ItemWalk walk(rules, rules.item(0, place, flipped), 0, rules.members()); !walk.done(); walk.advance(rules)) {
+    for (ItemWalk walk(rules, rules.item(0, place, flipped), 0, heads); !walk.done(); walk.advance(rules)) {
       words.push_back(walk.at().item.unit);
       words.push_back(walk.at().q);
       if (with_ranks) words.push_back(rules.rank(walk.at()));

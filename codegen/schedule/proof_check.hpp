@@ -10,10 +10,12 @@
 //     max(1, workers / walks of a group), each item as far as its turns allow, ends with every visit done: there is no cycle.
 //     By (a) and (b) the lowest unfinished set always gets all its items started and waits for itself only; by (c) it then ends.
 //     Query heads of a walk are visited one after another and have dQ tiles of their own: a wait stays inside its head, and so
-//     would a cycle. The second half of an item begins again with the first head: (d) at no Q tile does a first half wait for a
-//     second half of its own set, so that no cycle leads back from second halves.
+//     would a cycle. Those that are walked together see the same Q tiles with the same ranks: where one of them has an order
+//     without a cycle, the same with each visit made for all of them, in turn, is one for all. The second half of an item begins
+//     again with the first head: (d) at no Q tile does a first half wait for a second half of its own set, so that no cycle leads
+//     back from second halves.
 // Walks differ only by their group's parity (alternate, arrival), so one walk of each parity stands for all, and so does one
-// query head of each order (arrival).
+// query head of each order (alternate, arrival).
 #pragma once
 
 #include <fmt/format.h>
@@ -40,9 +42,9 @@ class Proof {
   Result<void> run() {
     if (auto checked = check_dispatch(); !checked) return checked;
     for (int pattern = 0; pattern < rules_.patterns(); ++pattern) {
-      for (int head = 0; head < rules_.members(); ++head) {
+      for (int member = 0; member < rules_.members(); ++member) {
         flipped_ = pattern == 1;
-        head_ = head;
+        head_ = rules_.head_of(member);
         if (auto checked = check_visits(); !checked) return checked;
         if (auto checked = check_progress(); !checked) return checked;
       }

@@ -8,7 +8,7 @@
 
 namespace ordo {
 
-/// Where an item is in its walk over the Q tiles of one query head.
+/// Where an item is in its walk over the Q tiles of its query heads.
 struct Cursor {
   schedule::Item item;  ///< the unit, or the half of a pair, that is walked
   int head = 0;         ///< query head within the walk
@@ -17,7 +17,8 @@ struct Cursor {
 };
 
 /// The definitions, from the header that the kernels include. Tests put wrong ones in their place to see the proof refuse them.
-/// An item visits, for each half of it and each query head of its walk in turn, the Q tiles from begin() on, steps() of them.
+/// An item visits, for each half of it and for the query heads of its walk in turn, the Q tiles from begin() on, steps() of them;
+/// query heads up to together_to() at once, each tile for all of them.
 class ScheduleRules {
  public:
   /// Both must outlive the rules. `table` is arrival's and null for every other kind.
@@ -31,6 +32,8 @@ class ScheduleRules {
     if (table_ != nullptr) return static_cast<int>(table_[1]);
     return g_->kind == schedule::Kind::alternate ? std::clamp(g_->heads, 1, 2) : 1;
   }
+  /// The query head that stands for order number `member`.
+  [[nodiscard]] int head_of(int member) const { return table_ == nullptr && member == 1 ? g_->heads - 1 : member; }
 
   /// The item that a walk's `place`-th number in dispatch order stands for: its first half.
   [[nodiscard]] schedule::Item item(int walk, int place, bool flipped) const {
@@ -61,6 +64,7 @@ class ScheduleRules {
     ++at.step;
     at.q = table_ != nullptr ? visit(at).q : schedule::next_q(*g_, at.item, at.head, at.q);
   }
+  [[nodiscard]] int together_to(const Cursor& at) const { return schedule::together_to(*g_, at.item, at.head); }
   [[nodiscard]] int rank(const Cursor& at) const {
     return table_ != nullptr ? visit(at).rank : schedule::rank(*g_, at.item, at.q);
   }
@@ -90,11 +94,12 @@ class ItemWalk {
 
   template <class Rules>
   void advance(const Rules& rules) {
+    if (++at_.head < to_) return;
     if (--left_ > 0) {
+      at_.head = from_;
       rules.advance(at_);
-    } else if (at_.head + 1 < last_head_) {
-      left_ = rules.steps(at_.item);
-      at_ = rules.begin(at_.item, at_.head + 1);
+    } else if (to_ < last_head_) {
+      start(rules, at_.item, to_);
     } else if (rules.has_second_half(at_.item)) {
       enter(rules, rules.second_half(at_.item));
     }
@@ -103,17 +108,25 @@ class ItemWalk {
  private:
   template <class Rules>
   void enter(const Rules& rules, schedule::Item item) {
-    while ((left_ = rules.steps(item)) <= 0) {
-      left_ = 0;
+    while (rules.steps(item) <= 0) {
       if (!rules.has_second_half(item)) return;
       item = rules.second_half(item);
     }
-    at_ = rules.begin(item, first_head_);
+    start(rules, item, first_head_);
+  }
+
+  template <class Rules>
+  void start(const Rules& rules, const schedule::Item& item, int head) {
+    left_ = rules.steps(item);
+    at_ = rules.begin(item, head);
+    from_ = head;
+    to_ = std::min(rules.together_to(at_), last_head_);
   }
 
   Cursor at_{};
   int first_head_ = 0, last_head_ = 1;
-  int left_ = 0;  ///< visits for this half and head, this one included
+  int from_ = 0, to_ = 1;  ///< the query heads that are walked together now
+  int left_ = 0;           ///< Q tiles of this half for them, this one included
 };
 
 }  // namespace ordo

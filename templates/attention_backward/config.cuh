@@ -20,8 +20,9 @@
 //   they held up the first items of the next group, and all that wait for those. alternate, head_dim 64 causal 16k 524 -> 541,
 //   128 8k 564 -> 582, 32/8 heads 564 -> 574. What waits and conversions still take of the first: 549 without either, and 554
 //   with atomic adds.
-// - Query heads of a walk up and down in turn (schedule::turned_down): 32/8 heads 8k 579 -> 588, DRAM traffic 2.0 -> 1.2 GB, L2
-//   hits 77 -> 84 %; one KV head a query head: 586. Measured with the visits read from arrival's table.
+// - Query heads of one direction walked together (schedule::together_to), so that clusters stay as far apart as they started:
+//   32/8 heads 8k 587 -> 598, 32/4 heads 532 -> 591 (turn by turn, four rounds; 32/32: 589). DRAM traffic 1.13 -> 0.53 GB and
+//   3.9 -> 0.50, L2 hits 85 -> 92 % and 57 -> 93 %. Before, heads went up and down in turn; all one way, 32/8 took 2.0 GB.
 // - Descriptors by addition (sm90/wgmma.cuh): 11 uniform instructions a product down to 5; head_dim 64 +1.5 %, 128 +0.5 %.
 // - Masked and unmasked bodies apart: head_dim 128 +1 %. The choice must be one for a warpgroup: with one a warp, dK was wrong.
 // - First contributor stores instead of adding to zeros: preprocess writes 134 MB less at 16384 tokens.
@@ -43,6 +44,9 @@
 // - Larger groups of heads, so that the longest items of all start first: head_dim 128 causal 16k 614 -> 606 (descending, 4
 //   heads), 8k 588 -> 580; head_dim 64 16k equal. They leave L2.
 // - One CTA an item instead of persistent ones: equal.
+// - Conversions between items in place of after a group's: +1 .. 2 % at 512 for ascending and descending, -1 .. -2 % where items
+//   wait for each other. Right after downward groups: equal, or -1 %. In pieces half as large: -2 % at 512. Giving up the sums in
+//   L2 once they are converted (discard.L2): equal.
 // - Converting with more than one piece in flight in registers: spills (ptxas keeps the accumulators' registers to themselves).
 #pragma once
 

@@ -282,20 +282,25 @@ struct Loader {
     const int more = has_second_half(item) ? 1 : 0;
     // Not unrolled where a static shape makes the counts constants: the copies would spill.
 #pragma unroll 1
-    for (int member = 0; member < config.group && item.steps > 0; ++member) {
-      const int head = kv_head * config.group + member;
-      const int head_tile = (batch * kv_heads(params.shape) * config.group + head) * g.q_tiles;
-      Visits visits(params, g, at, member, item.steps / config.group);
+    for (int from = 0; from < config.group && item.steps > 0;) {
+      const int to = schedule::together_to(g, at, from);
+      Visits visits(params, g, at, from, item.steps / config.group);
 #pragma unroll 1
       for (int t = item.steps / config.group; t > 0; --t) {
-        const schedule::Visit visit = visits.next(g, at, member);
-        if (--left == 0) flags |= Step::last;
-        Step step{4 * visit.q + flags, head_tile + visit.q, visit.rank, more};
-        if constexpr (config.mask_expression) step.more |= static_cast<int>(visits.seen) << Step::kSeenShift;
-        load_step(step, head, batch);
-        if (flags & Step::first) load_kv(item.unit, kv_head, batch);
-        flags = 0;
+        const schedule::Visit visit = visits.next(g, at, from);
+#pragma unroll 1
+        for (int member = from; member < to; ++member) {
+          const int head = kv_head * config.group + member;
+          const int head_tile = (batch * kv_heads(params.shape) * config.group + head) * g.q_tiles;
+          if (--left == 0) flags |= Step::last;
+          Step step{4 * visit.q + flags, head_tile + visit.q, visit.rank, more};
+          if constexpr (config.mask_expression) step.more |= static_cast<int>(visits.seen) << Step::kSeenShift;
+          load_step(step, head, batch);
+          if (flags & Step::first) load_kv(item.unit, kv_head, batch);
+          flags = 0;
+        }
       }
+      from = to;
     }
   }
 

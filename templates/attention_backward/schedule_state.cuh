@@ -9,11 +9,12 @@ namespace ordo::attention_backward {
 /// Where an item is in its walk: live over every step of the consumer's loop, beside the accumulators.
 struct ScheduleState {
   schedule::Item at;
-  Visits visits;  ///< of this query head
-  int head_tile;  ///< tile number of this query head's Q tile 0
-  int member;     ///< this query head, of the walk's
-  int head_left;  ///< steps left for it
-  int left;       ///< steps left of the item
+  Visits visits;          ///< of the query heads that are walked together
+  schedule::Visit visit;  ///< of all of them, the one in hand
+  int head_tile;          ///< tile number of this query head's Q tile 0
+  int member;             ///< this query head, of the walk's
+  int head_left;          ///< steps left for each query head that is walked together with it
+  int left;               ///< steps left of the item
   int flags;
   int more;  ///< as Step::more: whether another half follows
 
@@ -30,13 +31,18 @@ struct ScheduleState {
   /// The step that begins; the state then stands at the one after it.
   __device__ __forceinline__ Step take(const MainParams& params, const schedule::Geometry& g) {
     if (--left == 0) flags |= Step::last;
-    const schedule::Visit visit = visits.next(g, at, member);
+    const int from = schedule::together_from(g, at, member), to = schedule::together_to(g, at, member);
+    if (member == from) visit = visits.next(g, at, member);
     const Step step{4 * visit.q + flags, head_tile + visit.q, visit.rank, more};
     flags = 0;
-    if (--head_left == 0 && left > 0) {
+    head_tile += g.q_tiles;
+    if (++member < to) return step;
+    if (--head_left > 0) {
+      member = from;
+      head_tile -= (to - from) * g.q_tiles;
+    } else if (left > 0) {
       head_left = steps_of(params, g, at);
-      head_tile += g.q_tiles;
-      visits = Visits(params, g, at, ++member, head_left);
+      visits = Visits(params, g, at, member, head_left);
     }
     return step;
   }

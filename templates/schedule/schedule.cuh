@@ -96,19 +96,32 @@ ORDO_HOST_DEVICE constexpr Wave wave_of(const Geometry& g, int p) {
 /// The first Q tile that every long unit of the wave of pair `p` sees.
 ORDO_HOST_DEVICE constexpr int first_common_q(const Geometry& g, int p) { return first_q(g, wave_of(g, p).end - 1); }
 
-/// Whether groups that go up and down in turn walk the Q tiles of query head `head` downwards. The heads of a walk go up and down
-/// in turn too: units differ in length, so that from head to head they drift apart, and what one has loaded would have left L2
-/// when the next wants it; turning round at the end of each head halves that. A flipped group is an upward one in reverse, its
-/// last head first.
-ORDO_HOST_DEVICE constexpr bool turned_down(bool flipped, int heads, int head) {
-  return ((head ^ (flipped ? heads : 0)) & 1) != 0;
-}
+/// Where groups go up and down in turn: the first query head of a walk that goes down; all heads before it go up. Units start
+/// together on their diagonals and differ in length, so that upwards each is ahead of the next longer one by the tiles between
+/// their diagonals. From the top down they keep that distance, over any number of heads; up once more, and it would grow with
+/// every head until what one has loaded has left L2 before the next wants it. A flipped group is an upward one in reverse.
+ORDO_HOST_DEVICE constexpr int first_down(bool flipped, int heads) { return flipped ? heads - 1 : 1; }
 
 /// +1 or -1: the direction in which `item` walks the Q tiles of query head `head` of its walk.
 ORDO_HOST_DEVICE constexpr int direction(const Geometry& g, const Item& item, int head) {
   const bool down =
-      g.kind == Kind::alternate ? turned_down(item.flipped, g.heads, head) : g.kind == Kind::descending || item.flipped;
+      g.kind == Kind::alternate ? head >= first_down(item.flipped, g.heads) : g.kind == Kind::descending || item.flipped;
   return down ? -1 : 1;
+}
+
+// Query heads of a walk are walked one after another, but for alternate's of one direction: those are walked together, each Q
+// tile for all of them before the next, which keeps the distance between units the same for all of them.
+
+/// The first of the query heads that are walked together with `head`, and one past their last.
+ORDO_HOST_DEVICE constexpr int together_from(const Geometry& g, const Item& item, int head) {
+  if (g.kind != Kind::alternate || g.heads == 1) return head;
+  const int down = first_down(item.flipped, g.heads);
+  return head < down ? 0 : down;
+}
+ORDO_HOST_DEVICE constexpr int together_to(const Geometry& g, const Item& item, int head) {
+  if (g.kind != Kind::alternate || g.heads == 1) return head + 1;
+  const int down = first_down(item.flipped, g.heads);
+  return head < down ? down : g.heads;
 }
 
 /// The Q tile of the first step of a query head. Only for units with steps() > 0, and not for arrival.

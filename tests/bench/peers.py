@@ -33,6 +33,7 @@ def cells():
                 yield name, head_dim, causal, TOKENS // seqlen, seqlen, HIDDEN // head_dim, HIDDEN // head_dim
                 seqlen *= 2
     yield "gqa4-hd128-causal-8192", 128, True, 1, 8192, 32, 8
+    yield "gqa8-hd128-causal-8192", 128, True, 1, 8192, 32, 4
     yield "mha32-hd128-causal-8192", 128, True, 1, 8192, 32, 32
 
 

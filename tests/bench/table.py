@@ -15,7 +15,7 @@ import sys
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 PANELS = [(head_dim, causal) for head_dim in (64, 128) for causal in (0, 1)]
 SUITE_CELLS = [(head_dim, causal, seqlen) for head_dim, causal in PANELS for seqlen in LENGTHS]
-GQA, MHA = ("gqa", 128, 1, 8192), ("mha32", 128, 1, 8192)
+GROUPED = {kv_heads: (f"32/{kv_heads} heads", 128, 1, 8192) for kv_heads in (8, 4, 32)}  # of 32 query heads
 
 
 def read_rows(path):
@@ -29,8 +29,8 @@ def read_rows(path):
 def cell_of(row):
     heads, kv_heads, head_dim, seqlen = (int(row[key]) for key in ("heads", "kv_heads", "head_dim", "seqlen"))
     causal = int(row["causal"])
-    if (head_dim, causal, seqlen) == GQA[1:] and heads == 32:
-        return GQA if kv_heads == 8 else MHA
+    if (head_dim, causal, seqlen) == GROUPED[32][1:] and heads == 32:
+        return GROUPED[kv_heads]
     return head_dim, causal, seqlen
 
 
@@ -105,10 +105,8 @@ def ratios(best, above, below, scale=1.0):
 
 
 def name_of(cell):
-    if cell[0] == "gqa":
-        return "32/8 heads, 128 causal 8192"
-    if cell[0] == "mha32":
-        return "32/32 heads, 128 causal 8192"
+    if cell in GROUPED.values():
+        return f"{cell[0]}, 128 causal 8192"
     return f"{cell[0]} {'causal' if cell[1] else 'full'} {cell[2]}"
 
 
@@ -140,9 +138,10 @@ def summary(best, cublas, scale):
     longest = best.best(deterministic, (128, 0, 16384))
     if longest and cublas:
         lines.append(f"| 128 full 16384 ÷ cuBLAS 8192³, same run | {longest / cublas:.3f} | | ≥ 0.88 |")
-    gqa, mha = best.best(deterministic, GQA), best.best(deterministic, MHA)
-    if gqa and mha:
-        lines.append(f"| 32/8 heads ÷ 32/32 heads | {gqa / mha:.3f} | | ≥ 1.00 |")
+    mha = best.best(deterministic, GROUPED[32])
+    for kv_heads in (8, 4):
+        if (gqa := best.best(deterministic, GROUPED[kv_heads])) and mha:
+            lines.append(f"| 32/{kv_heads} heads ÷ 32/32 heads | {gqa / mha:.3f} | | ≥ 1.00 |")
     lines = [line for line in lines if line]
     return ["| ratio | geometric mean | worst | asked |", "| --- | --- | --- | --- |", *lines] if lines else []
 
@@ -157,7 +156,7 @@ def markdown(comments, best, cublas, scale, scaled):
         header.append("best det. ÷ FA3 †")
     out = ["TFLOP/s, whole backward, sustained. In brackets: schedule, CTAs a cluster.", ""]
     out += ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    for cell in [*SUITE_CELLS, GQA, MHA]:
+    for cell in [*SUITE_CELLS, *GROUPED.values()]:
         row = [name_of(cell)]
         for series in (*ours, *peers, *others):
             entry = best.rows.get((series, cell))

@@ -71,7 +71,7 @@ inline RandomGrid random_grid(std::mt19937& random, schedule::Kind kind) {
 inline constexpr schedule::Kind kClosedKinds[] = {schedule::Kind::ascending, schedule::Kind::descending, schedule::Kind::shift,
                                                   schedule::Kind::alternate, schedule::Kind::symmetric_shift};
 
-inline constexpr ArrivalVisits kAllVisits[] = {ArrivalVisits::up,     ArrivalVisits::down,   ArrivalVisits::up_and_down,
-                                               ArrivalVisits::zigzag, ArrivalVisits::rotate, ArrivalVisits::greedy};
+inline constexpr ArrivalVisits kAllVisits[] = {ArrivalVisits::up,   ArrivalVisits::down,   ArrivalVisits::up_and_down,
+                                               ArrivalVisits::turn, ArrivalVisits::rotate, ArrivalVisits::greedy};
 
 }  // namespace ordo::testing

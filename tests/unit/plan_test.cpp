@@ -76,7 +76,7 @@ TEST_CASE("plan: text round-trips, field by field") {
   round_trips([](Plan& p) { p.dtype = DType::bf16; });
   round_trips([](Plan& p) { p.mask = Mask::causal, p.schedule = Schedule::alternate; });
   round_trips([](Plan& p) { p.mask = Mask::causal, p.schedule = Schedule::symmetric_shift; });
-  for (const ArrivalVisits visits : {ArrivalVisits::up, ArrivalVisits::down, ArrivalVisits::up_and_down, ArrivalVisits::zigzag,
+  for (const ArrivalVisits visits : {ArrivalVisits::up, ArrivalVisits::down, ArrivalVisits::up_and_down, ArrivalVisits::turn,
                                      ArrivalVisits::rotate, ArrivalVisits::greedy})
     round_trips([&](Plan& p) { p.schedule = Schedule::arrival, p.arrival = Arrival{visits, 1, 2, 3, 4, 5, 6, 7, ~0ull}; });
   round_trips([](Plan& p) { p.group = 1; });

@@ -3,7 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <map>
+#include <random>
 #include <set>
 #include <vector>
 
@@ -25,6 +27,15 @@ Visits visits(const Geometry& g, int item, bool flipped = false, int head = 0) {
   const ScheduleRules rules(g);
   for (ItemWalk walk(rules, {0, item, flipped}, head, head + 1); !walk.done(); walk.advance(rules))
     out.emplace_back(walk.at().q, rules.rank(walk.at()));
+  return out;
+}
+
+using Step = std::array<int, 3>;  // query head, Q tile, rank
+
+std::vector<Step> steps_of(const ScheduleRules& rules, const schedule::Item& item, int heads) {
+  std::vector<Step> out;
+  for (ItemWalk walk(rules, item, 0, heads); !walk.done(); walk.advance(rules))
+    out.push_back({walk.at().head, walk.at().q, rules.rank(walk.at())});
   return out;
 }
 
@@ -64,15 +75,20 @@ TEST_CASE("schedule: tables by hand") {
     CHECK(visits(g, 0, true) == Visits{{3, 0}, {2, 0}, {1, 0}, {0, 0}});
     CHECK(visits(g, 2, true) == Visits{{3, 2}, {2, 2}});
   }
-  SUBCASE("alternate, several query heads: each turns round, a flipped group is an upward one in reverse") {
-    for (const int heads : {2, 3}) {
+  SUBCASE("alternate, several query heads: one upwards and the others downwards together; a flipped group is that in reverse") {
+    for (const int heads : {2, 3, 5}) {
       CAPTURE(heads);
       const Geometry g = make_grid(Kind::alternate, true, 4, 4, 1, 1, 2, 1, 4, 1, heads);
-      const Visits up{{2, 0}, {3, 1}}, up_again{{3, 1}, {2, 0}}, down{{3, 2}, {2, 2}}, down_again{{2, 2}, {3, 2}};
-      for (int head = 0; head < heads; ++head) {
-        CHECK(visits(g, 2, false, head) == (head % 2 == 0 ? up : up_again));
-        CHECK(visits(g, 2, true, head) == ((heads - 1 - head) % 2 == 0 ? down : down_again));
-      }
+      const ScheduleRules rules(g);
+      std::vector<Step> up{{0, 2, 0}, {0, 3, 1}}, flipped;
+      for (const Visits::value_type& visit : {std::pair{3, 1}, std::pair{2, 0}})
+        for (int head = 1; head < heads; ++head) up.push_back({head, visit.first, visit.second});
+      for (const Visits::value_type& visit : {std::pair{2, 2}, std::pair{3, 2}})
+        for (int head = 0; head < heads - 1; ++head) flipped.push_back({head, visit.first, visit.second});
+      flipped.push_back({heads - 1, 3, 2});
+      flipped.push_back({heads - 1, 2, 2});
+      CHECK(steps_of(rules, {0, 2, false}, heads) == up);
+      CHECK(steps_of(rules, {0, 2, true}, heads) == flipped);
     }
   }
   SUBCASE("symmetric_shift: rectangle, triangle, then the short unit downwards") {
@@ -80,6 +96,28 @@ TEST_CASE("schedule: tables by hand") {
     CHECK(g.wave == 2);
     CHECK(visits(g, 0) == Visits{{1, 0}, {2, 1}, {3, 1}, {0, 0}, {3, 3}});  // the two long units rotate over Q tiles 1, 2, 3
     CHECK(visits(g, 1) == Visits{{2, 0}, {3, 0}, {1, 1}, {3, 2}, {2, 2}});
+  }
+}
+
+TEST_CASE("schedule: a walk visits for each of its query heads what that head's walk alone does") {
+  std::mt19937 random(7);
+  for (int round = 0; round < 200; ++round) {
+    for (const Kind kind : kClosedKinds) {
+      Geometry g = random_grid(random, kind).geometry;
+      g.heads = 1 + round % 5;
+      CAPTURE(describe(g));
+      const ScheduleRules rules(g);
+      for (int unit = 0; unit < schedule::walk_items(g); ++unit) {
+        for (const bool flipped : {false, true}) {
+          if (flipped && kind != Kind::alternate) continue;
+          std::vector<Visits> of_head(static_cast<std::size_t>(g.heads));
+          for (const Step& step : steps_of(rules, {0, unit, flipped}, g.heads))
+            of_head[static_cast<std::size_t>(step[0])].emplace_back(step[1], step[2]);
+          for (int head = 0; head < g.heads; ++head)
+            CHECK(of_head[static_cast<std::size_t>(head)] == visits(g, unit, flipped, head));
+        }
+      }
+    }
   }
 }
 

@@ -34,7 +34,7 @@ enum class ArrivalVisits {
   up,           ///< from the first that sees it, upwards
   down,         ///< from the last, downwards
   up_and_down,  ///< groups of heads in turn
-  zigzag,       ///< groups of heads, and the query heads of a KV head, in turn: as alternate
+  turn,         ///< groups of heads in turn, and all query heads of a KV head but one downwards (upwards): as alternate's
   rotate,       ///< upwards and around, neighbours starting evenly apart, as shift
   greedy,       ///< upwards and around, but first those where nobody has to be waited for
 };
