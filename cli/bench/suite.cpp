@@ -66,13 +66,15 @@ Result<std::vector<Plan>> plans_of(const Cell& cell, const Target& target, Accum
   PlanRequest request;
   request.accumulate = accumulate;
   request.static_shape = options.static_shape;
-  if (options.plans == "best") {
+  std::vector<Plan> plans;
+  if (options.plans == "best" || options.plans == "candidates") {
     auto choice = make_plan(cell.problem, target, request);
     if (!choice) return choice.error();
-    return std::vector<Plan>{choice->plan};
+    if (options.plans == "best") return std::vector<Plan>{choice->plan};
+    for (const Candidate& candidate : choice->candidates) plans.push_back(candidate.plan);
+    return plans;
   }
   if (options.plans == "schedules") {
-    std::vector<Plan> plans;
     for (const Schedule schedule : schedules_of(cell.problem.mask)) {
       request.schedule = schedule;
       // alternate, for one, has no plan where a walk is longer than the device is wide
@@ -84,7 +86,6 @@ Result<std::vector<Plan>> plans_of(const Cell& cell, const Target& target, Accum
   every.most = 1000;
   auto all = tuner::candidates(cell.problem, target, request, every);
   if (!all) return all.error();
-  std::vector<Plan> plans;
   for (const Candidate& candidate : *all) plans.push_back(candidate.plan);
   return plans;
 }
@@ -280,7 +281,8 @@ class Suite {
       subjects.push_back({&one, *std::move(prepared), number, {}, false});
     }
     for (int round = 0; round < options_.policy.rounds; ++round)
-      for (Subject& subject : subjects) {
+      for (const std::size_t i : measure::order_of_round(round, subjects.size())) {
+        Subject& subject = subjects[i];
         if (subject.failed) continue;
         auto sample = measuring.round(subject.number);
         if (sample) {

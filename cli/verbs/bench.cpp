@@ -108,9 +108,9 @@ void add_suite(CLI::App& verb, BenchOptions& options) {
                              "Only cells whose name holds one of these comma-separated parts, e.g. hd128-full,gqa4"))
       ->type_name("PARTS");
   with_suite(verb.add_option("--plans", options.plans,
-                             "best: the planner's choice; schedules: its plan for each schedule; all: every "
-                             "candidate of the tuner (best)"))
-      ->check(CLI::IsMember({"best", "schedules", "all"}));
+                             "best: the planner's choice; schedules: its plan for each schedule; candidates: all that it "
+                             "compares; all: every candidate of the tuner (best)"))
+      ->check(CLI::IsMember({"best", "schedules", "candidates", "all"}));
   with_suite(verb.add_option("--table", options.table, "Where to write a CSV of TFLOP/s, cells by schedules (of ordered)"))
       ->type_name("FILE");
   with_suite(verb.add_option("--set", options.edits, "Put into the text of every plan, e.g. stages=3; may be repeated"))

@@ -91,7 +91,7 @@ Result<void> measure_problem(const CalibrateOptions& options, measure::Workbench
   measure::Measuring measuring(*stand, policy);
   std::vector<std::vector<measure::Sample>> samples(plans.size());
   for (int round = 0; round < policy.rounds; ++round)
-    for (std::size_t i = 0; i < plans.size(); ++i) {
+    for (const std::size_t i : measure::order_of_round(round, plans.size())) {
       auto sample = measuring.round(subjects[i]);
       if (!sample) return sample.error();
       samples[i].push_back(*sample);

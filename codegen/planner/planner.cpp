@@ -59,6 +59,19 @@ std::int64_t units_of(const AttentionBackward& problem, const Plan& plan) {
   return (problem.seqlen_k + unit - 1) / unit;
 }
 
+/// Whether half as many walks together are faster, at head_dim 64: that leaves more of L2 to the sums. On full masks where units
+/// start one behind the other and so wait for nobody, shift 0.5 to 3.5 % from 512 to 16384; ascending is slower for it. On causal
+/// ones where walks are short, 1 to 3 % at 512 and 1 to 2 % at 1024; symmetric_shift and ascending are 5 % slower for it. (H200,
+/// `ordo bench --suite --plans schedules --set head_group=N`; head_dim 128 is the same within 1 %.)
+bool half_group_pays(const Plan& plan, std::int64_t units) {
+  if (plan.accumulate != Accumulate::ordered || plan.head_dim != 64) return false;
+  constexpr std::int64_t kShortWalk = 4;  // units: 1024 keys
+  const bool arrives = plan.schedule == Schedule::arrival;
+  if (plan.mask == Mask::full) return arrives || plan.schedule == Schedule::shift;
+  return plan.mask == Mask::causal && units <= kShortWalk &&
+         (arrives || plan.schedule == Schedule::alternate || plan.schedule == Schedule::descending);
+}
+
 /// Dispatch as many walks together as fit on the device, so that neighbours add into different dQ tiles. alternate (and arrival,
 /// where it goes up and down) wants an upward group for each downward one: one group more, of smaller groups, where their number
 /// is odd.
@@ -67,18 +80,13 @@ int head_group_for(const AttentionBackward& problem, const Plan& plan) {
   const std::int64_t items = plan.schedule == Schedule::symmetric_shift ? (units + 1) / 2 : units;
   const std::int64_t walks = problem.batch * problem.kv_heads;
   std::int64_t group = std::clamp<std::int64_t>(plan.workers / items, 1, walks);
+  if (half_group_pays(plan, units)) group = std::max<std::int64_t>(1, group / 2);
   const bool in_turns = plan.schedule == Schedule::alternate || (plan.schedule == Schedule::arrival && plan.mask == Mask::causal);
   if (in_turns && walks * units > plan.workers) {
     const std::int64_t groups = (walks + group - 1) / group;
     const std::int64_t even = groups + groups % 2;
     group = (walks + even - 1) / even;
   }
-  // Half as many at head_dim 64 where units start one behind the other, and so wait for nobody: that leaves more of L2 to the
-  // sums. shift 0.5 to 3.5 % faster from 512 to 16384 (H200, `ordo bench --suite --plans schedules --set head_group=N`);
-  // ascending is slower for it, and head_dim 128 the same.
-  const bool rotates = plan.accumulate == Accumulate::ordered && plan.mask == Mask::full &&
-                       (plan.schedule == Schedule::shift || plan.schedule == Schedule::arrival);
-  if (rotates && plan.head_dim == 64) group = std::max<std::int64_t>(1, group / 2);
   return static_cast<int>(group);
 }
 

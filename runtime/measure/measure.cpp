@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
+#include <random>
 #include <thread>
+#include <utility>
 
 namespace ordo::measure {
 namespace {
@@ -43,6 +46,16 @@ Sample combined(const std::vector<Sample>& rounds) {
   if (clocks > 0) out.clock_mhz = clock / clocks;
   if (powers > 0) out.watts = watts / powers;
   return out;
+}
+
+std::vector<std::size_t> order_of_round(int round, std::size_t subjects) {
+  std::vector<std::size_t> order(subjects);
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937 random(static_cast<std::mt19937::result_type>(round / 2));
+  // Not std::shuffle, which is another one with every standard library.
+  for (std::size_t left = subjects; left > 1; --left) std::swap(order[left - 1], order[random() % left]);
+  if (round % 2 == 1) std::ranges::reverse(order);
+  return order;
 }
 
 /// Keeps the device busy and returns the milliseconds of one launch.

@@ -49,6 +49,11 @@ ORDO_API double median(std::vector<double> values);
 /// One sample for several rounds: median of medians, minimum of minima, means of clocks and watts. `rounds` is not empty.
 ORDO_API Sample combined(const std::vector<Sample>& rounds);
 
+/// In which order round `round` measures subjects 0 .. `subjects`-1: at random, and in the round after that backwards; the same
+/// in every process. A card that power limits makes up, over some tenths of a second, for what the subject before drew: in one
+/// and the same order those that follow a slow one would always run at higher clocks.
+ORDO_API std::vector<std::size_t> order_of_round(int round, std::size_t subjects);
+
 /// Measures rounds of the subjects of a stand, each after the warm-up that the policy asks for.
 class ORDO_API Measuring {
  public:

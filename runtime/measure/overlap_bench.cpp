@@ -216,7 +216,7 @@ class Bench {
     Measuring measuring(stand, policy_);
     std::vector<std::vector<Sample>> rounds(subjects_.size());
     for (int round = 0; round < policy_.rounds; ++round) {
-      for (std::size_t i = 0; i < subjects_.size(); ++i) {
+      for (const std::size_t i : order_of_round(round, subjects_.size())) {
         auto sample = measuring.round(subjects_[i]);
         if (!sample) return sample.error();
         rounds[i].push_back(*sample);

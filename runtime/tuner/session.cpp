@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "runtime/measure/measure.hpp"
 #include "runtime/tuner/device_lock.hpp"
 
 namespace ordo::tuner {
@@ -113,7 +114,7 @@ class Session {
   Result<void> measure_rounds() {
     const int all = missing();
     for (int round = 0; round < job_.policy.rounds; ++round)
-      for (std::size_t i = 0; i < open_.size(); ++i) {
+      for (const std::size_t i : measure::order_of_round(round, open_.size())) {
         if (failed_[i] || done_[open_[i]].contains(round)) continue;
         const double share = compile_share_ + (1 - compile_share_) * outcome_.measured / all;
         outcome_.stopped = outcome_.stopped || !tell("measuring", share);

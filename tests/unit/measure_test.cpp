@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <barrier>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ordo/measurement_policy.hpp"
@@ -143,6 +145,23 @@ TEST_CASE("measuring: ranks measure in step, by the slowest of them") {
     CHECK(samples[rank].launches == samples[0].launches);
     CHECK(busy[rank].size() == busy[0].size());
     CHECK(errors[rank] == (rank == 1 ? "a launch failed" : "a launch failed on another rank"));
+  }
+}
+
+TEST_CASE("measuring: each round has an order of its own, and no subject always follows the same one") {
+  CHECK(measure::order_of_round(0, 0).empty());
+  for (std::size_t subjects = 2; subjects < 30; ++subjects) {
+    CAPTURE(subjects);
+    std::vector<std::set<std::size_t>> before(subjects);
+    std::size_t last = 0;
+    for (int round = 0; round < 4; ++round) {
+      const std::vector<std::size_t> order = measure::order_of_round(round, subjects);
+      CHECK(order == measure::order_of_round(round, subjects));
+      CHECK(std::set<std::size_t>(order.begin(), order.end()).size() == subjects);
+      CHECK(*std::ranges::max_element(order) == subjects - 1);
+      for (const std::size_t subject : order) before[subject].insert(std::exchange(last, subject));
+    }
+    for (const std::set<std::size_t>& others : before) CHECK(others.size() > 1);
   }
 }
 
