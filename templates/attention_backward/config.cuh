@@ -47,6 +47,11 @@
 // - Conversions between items in place of after a group's: +1 .. 2 % at 512 for ascending and descending, -1 .. -2 % where items
 //   wait for each other. Right after downward groups: equal, or -1 %. In pieces half as large: -2 % at 512. Giving up the sums in
 //   L2 once they are converted (discard.L2): equal.
+// - Not built, for what counting says: Q tiles of 80 or 96 rows, which leave no room (a cluster takes 231,080 of 232,448 bytes,
+//   and 16 rows more of two stages of Q and dO are 16,384); exponentials in 16-bit pairs, which save 16 of some 575 instructions
+//   a step and thread where issue slots are 30 % busy, and would round P before dS.
+// - static_shape leaves the loop over steps as it is (head_dim 128 full 1151 instructions in both; causal 1161 and 1155) and
+//   shortens what lies around it by 5 %; not timed.
 // - Converting with more than one piece in flight in registers: spills (ptxas keeps the accumulators' registers to themselves).
 #pragma once
 

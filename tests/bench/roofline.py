@@ -117,7 +117,7 @@ def main():
     parser.add_argument("name")
     parser.add_argument("--ordo", default="ordo", help="the command (ordo)")
     parser.add_argument("--ncu", default="ncu")
-    parser.add_argument("--cells", default="-512,-4096,-16384,gqa4", help="as ordo bench --cells")
+    parser.add_argument("--cells", default="-512,-4096,-16384,gqa", help="as ordo bench --cells")
     parser.add_argument("--accumulate", default="ordered,exact", help="comma-separated")
     parser.add_argument("--out", type=pathlib.Path, default=here / "results")
     options = parser.parse_args()
