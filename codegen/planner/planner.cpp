@@ -61,8 +61,8 @@ std::int64_t units_of(const AttentionBackward& problem, const Plan& plan) {
 
 /// Whether half as many walks together are faster, at head_dim 64: that leaves more of L2 to the sums. On full masks where units
 /// start one behind the other and so wait for nobody, shift 0.5 to 3.5 % from 512 to 16384; ascending is slower for it. On causal
-/// ones at 512 descending 3 % and alternate 1 %; from 1024 on they are equal, and symmetric_shift and ascending 5 % slower. (H200,
-/// `ordo bench --suite --plans schedules --set head_group=N`; head_dim 128 is the same within 1 %.)
+/// ones at 512 descending 3 % and alternate 1 %; from 1024 on they are equal, and symmetric_shift and ascending 5 % slower.
+/// (H200, `ordo bench --suite --plans schedules --set head_group=N`; head_dim 128 is the same within 1 %.)
 bool half_group_pays(const Plan& plan, std::int64_t units) {
   if (plan.accumulate != Accumulate::ordered || plan.head_dim != 64) return false;
   constexpr std::int64_t kShortWalk = 2;  // units: 512 keys

@@ -213,7 +213,8 @@ TEST_CASE("cost: sums that leave L2 before they are converted cost traffic") {
 
 TEST_CASE("cost: arrival's clocks are the model's, whole, and do not follow a calibration") {
   const Target h200 = *parse_target("h200");
-  const AttentionBackward problem{  // of which kernels have one size of cluster
+  const AttentionBackward problem{
+      // of which kernels have one size of cluster
       .batch = 1, .seqlen_q = 4096, .seqlen_k = 4096, .heads = 16, .kv_heads = 16, .head_dim = 64, .mask = Mask::causal};
   cost::Constants slow = cost::shipped_constants(h200);
   for (cost::KernelConstants& kernel : slow.kernels) kernel.efficiency /= 2;
