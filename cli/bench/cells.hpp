@@ -13,8 +13,8 @@ struct Cell {
   AttentionBackward problem;
 };
 
-/// 16384 tokens, hidden 2048, bf16: head_dim {64, 128} x {full, causal} x seqlen {512 ... 16384}; then 32 query heads on 8 KV
-/// heads (head_dim 128, 8192, causal) and the same with 32 KV heads. With `filter` (comma-separated parts of names) only what
+/// 16384 tokens, hidden 2048, bf16: head_dim {64, 128} x {full, causal} x seqlen {512 ... 16384}; then 32 query heads on 8, 4
+/// and 32 KV heads (head_dim 128, 8192, causal). With `filter` (comma-separated parts of names) only what
 /// contains one.
 std::vector<Cell> cells(const std::string& filter);
 

@@ -63,12 +63,12 @@ std::int64_t units_of(const AttentionBackward& problem, const Plan& plan) {
 /// start one behind the other and so wait for nobody, shift 0.5 to 3.5 % from 512 to 16384; ascending is slower for it. On causal
 /// ones at 512 descending 3 % and alternate 1 %; from 1024 on they are equal, and symmetric_shift and ascending 5 % slower.
 /// (H200, `ordo bench --suite --plans schedules --set head_group=N`; head_dim 128 is the same within 1 %.)
-bool half_group_pays(const Plan& plan, std::int64_t units) {
+bool half_group_pays(const AttentionBackward& problem, const Plan& plan) {
   if (plan.accumulate != Accumulate::ordered || plan.head_dim != 64) return false;
-  constexpr std::int64_t kShortWalk = 2;  // units: 512 keys
+  constexpr std::int64_t kShort = 512;
   const bool arrives = plan.schedule == Schedule::arrival;
   if (plan.mask == Mask::full) return arrives || plan.schedule == Schedule::shift;
-  return plan.mask == Mask::causal && units <= kShortWalk &&
+  return plan.mask == Mask::causal && plan.group == 1 && std::max(problem.seqlen_q, problem.seqlen_k) <= kShort &&
          (arrives || plan.schedule == Schedule::alternate || plan.schedule == Schedule::descending);
 }
 
@@ -79,8 +79,7 @@ int head_group_for(const AttentionBackward& problem, const Plan& plan) {
   const std::int64_t units = units_of(problem, plan);
   const std::int64_t items = plan.schedule == Schedule::symmetric_shift ? (units + 1) / 2 : units;
   const std::int64_t walks = problem.batch * problem.kv_heads;
-  std::int64_t group = std::clamp<std::int64_t>(plan.workers / items, 1, walks);
-  if (half_group_pays(plan, units)) group = std::max<std::int64_t>(1, group / 2);
+  std::int64_t group = std::clamp<std::int64_t>(plan.workers / items / (half_group_pays(problem, plan) ? 2 : 1), 1, walks);
   const bool in_turns = plan.schedule == Schedule::alternate || (plan.schedule == Schedule::arrival && plan.mask == Mask::causal);
   if (in_turns && walks * units > plan.workers) {
     const std::int64_t groups = (walks + group - 1) / group;

@@ -41,6 +41,7 @@ class Proof {
 
   Result<void> run() {
     if (auto checked = check_dispatch(); !checked) return checked;
+    if (auto checked = check_together(); !checked) return checked;
     for (int pattern = 0; pattern < rules_.patterns(); ++pattern) {
       for (int member = 0; member < rules_.members(); ++member) {
         flipped_ = pattern == 1;
@@ -58,6 +59,28 @@ class Proof {
     return {ErrorCode::invalid_plan,
             fmt::format("schedule {}{} is refused: {}", to_string(g_.kind), flipped_ ? " (flipped walks)" : "",
                         fmt::format(text, std::forward<Args>(args)...))};
+  }
+
+  /// That query heads which are walked together begin every item at one Q tile with one rank.
+  Result<void> check_together() {
+    for (int pattern = 0; pattern < rules_.patterns(); ++pattern) {
+      for (int place = 0; place < per_walk_; ++place) {
+        const schedule::Item item = rules_.item(0, place, pattern == 1);
+        if (rules_.steps(item) <= 0) continue;
+        for (int head = 0; head < g_.heads;) {
+          const Cursor first = rules_.begin(item, head);
+          const int end = rules_.together_to(first);
+          if (end <= head) return failure("unit {} walks query head {} together with none", item.unit, head);
+          while (++head < std::min(end, g_.heads)) {
+            const Cursor other = rules_.begin(item, head);
+            if (other.q == first.q && rules_.rank(other) == rules_.rank(first)) continue;
+            return failure("unit {} walks query heads {} and {} together, but from Q tiles {} and {}", item.unit, first.head,
+                           head, first.q, other.q);
+          }
+        }
+      }
+    }
+    return {};
   }
 
   /// Statement 1 for items, and (a): the first and the last group, between which all others are copies.

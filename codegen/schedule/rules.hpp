@@ -17,8 +17,8 @@ struct Cursor {
 };
 
 /// The definitions, from the header that the kernels include. Tests put wrong ones in their place to see the proof refuse them.
-/// An item visits, for each half of it and for the query heads of its walk in turn, the Q tiles from begin() on, steps() of them;
-/// query heads up to together_to() at once, each tile for all of them.
+/// An item visits, for each half of it and for the query heads of its walk in turn, the Q tiles from begin() on, steps() of them.
+/// The heads from one up to together_to() are walked together: each Q tile for all of them before the next.
 class ScheduleRules {
  public:
   /// Both must outlive the rules. `table` is arrival's and null for every other kind.

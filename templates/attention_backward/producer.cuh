@@ -153,7 +153,8 @@ ORDO_DEVICE u32* semaphore(const MainParams& params, int tile, u32 rank) {
   return params.scratch.control + kFirstSemaphore + 2 * static_cast<size_t>(tile) + (kExchange ? rank : 0u);
 }
 
-/// The visits of an item for one query head, one after another: computed, or for arrival read.
+/// The visits of an item for one query head, or for all that are walked together, one after another: computed, or for arrival
+/// read.
 template <bool Read>
 struct VisitsOf {
   static constexpr unsigned int seen = 0;  // of masks by expression, which read the table

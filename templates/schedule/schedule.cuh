@@ -98,8 +98,8 @@ ORDO_HOST_DEVICE constexpr int first_common_q(const Geometry& g, int p) { return
 
 /// Where groups go up and down in turn: the first query head of a walk that goes down; all heads before it go up. Units start
 /// together on their diagonals and differ in length, so that upwards each is ahead of the next longer one by the tiles between
-/// their diagonals. From the top down they keep that distance, over any number of heads; up once more, and it would grow with
-/// every head until what one has loaded has left L2 before the next wants it. A flipped group is an upward one in reverse.
+/// their diagonals. From the top down, all other heads together, they keep that distance; one head after another it would grow
+/// with every head, until what one has loaded has left L2 before the next wants it. A flipped group is an upward one in reverse.
 ORDO_HOST_DEVICE constexpr int first_down(bool flipped, int heads) { return flipped ? heads - 1 : 1; }
 
 /// +1 or -1: the direction in which `item` walks the Q tiles of query head `head` of its walk.
@@ -110,7 +110,7 @@ ORDO_HOST_DEVICE constexpr int direction(const Geometry& g, const Item& item, in
 }
 
 // Query heads of a walk are walked one after another, but for alternate's of one direction: those are walked together, each Q
-// tile for all of them before the next, which keeps the distance between units the same for all of them.
+// tile for all of these heads before the next.
 
 /// The first of the query heads that are walked together with `head`, and one past their last.
 ORDO_HOST_DEVICE constexpr int together_from(const Geometry& g, const Item& item, int head) {

@@ -30,7 +30,7 @@ def cell_of(row):
     heads, kv_heads, head_dim, seqlen = (int(row[key]) for key in ("heads", "kv_heads", "head_dim", "seqlen"))
     causal = int(row["causal"])
     if (head_dim, causal, seqlen) == GROUPED[32][1:] and heads == 32:
-        return GROUPED[kv_heads]
+        return GROUPED.get(kv_heads)
     return head_dim, causal, seqlen
 
 
@@ -72,7 +72,8 @@ def load(rows):
         if series in ("ordered", "exact") and row["same_bits"] == "0":
             print(f"left out, repeats differ: {row}", file=sys.stderr)
             continue
-        best.add(series, cell_of(row), tflops, label, row["same_bits"], row["max_rel_err"])
+        if (cell := cell_of(row)) is not None:
+            best.add(series, cell, tflops, label, row["same_bits"], row["max_rel_err"])
     return best, sum(cublas) / len(cublas) if cublas else None
 
 

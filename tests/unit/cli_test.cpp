@@ -94,6 +94,10 @@ TEST_CASE("cli: query, export, hash and diff without a GPU") {
   const Outcome list = ordo_command(folder, "bench --suite --list --cells hd128-causal-512 --accumulate ordered --target h200");
   CHECK(list.code == 0);
   CHECK(list.out.find("hd128-causal-512  attention-backward") == 0);
+  const Outcome candidates =
+      ordo_command(folder, "bench --suite --list --plans candidates --cells hd128-causal-512 --accumulate ordered --target h200");
+  CHECK(candidates.code == 0);
+  CHECK(candidates.out.size() > 4 * list.out.size());
 }
 
 TEST_CASE("cli: plan, and back through --plan as text and as file") {

@@ -38,9 +38,9 @@ inline schedule::Geometry make_tiles(schedule::Kind kind, bool causal, int kv_ti
 }
 
 inline std::string describe(const schedule::Geometry& g) {
-  return fmt::format("{} causal={} tile_q={} unit_kv={} seqlen_q={} seqlen_k={} walks={} head_group={} wave={} stride={}",
-                     to_string(g.kind), g.causal, g.tile_q, g.unit_kv, g.seqlen_q, g.seqlen_k, g.walks, g.head_group, g.wave,
-                     g.stride);
+  return fmt::format(
+      "{} causal={} tile_q={} unit_kv={} seqlen_q={} seqlen_k={} walks={} heads={} head_group={} wave={} stride={}",
+      to_string(g.kind), g.causal, g.tile_q, g.unit_kv, g.seqlen_q, g.seqlen_k, g.walks, g.heads, g.head_group, g.wave, g.stride);
 }
 
 /// A random grid and worker count on which `kind` may run: odd counts, seqlen_q above and below seqlen_k, few and many workers.

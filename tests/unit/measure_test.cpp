@@ -153,13 +153,14 @@ TEST_CASE("measuring: each round has an order of its own, and no subject always 
   for (std::size_t subjects = 2; subjects < 30; ++subjects) {
     CAPTURE(subjects);
     std::vector<std::set<std::size_t>> before(subjects);
-    std::size_t last = 0;
+    std::size_t last = subjects;  // none
     for (int round = 0; round < 4; ++round) {
       const std::vector<std::size_t> order = measure::order_of_round(round, subjects);
       CHECK(order == measure::order_of_round(round, subjects));
       CHECK(std::set<std::size_t>(order.begin(), order.end()).size() == subjects);
       CHECK(*std::ranges::max_element(order) == subjects - 1);
-      for (const std::size_t subject : order) before[subject].insert(std::exchange(last, subject));
+      for (const std::size_t subject : order)
+        if (const std::size_t follows = std::exchange(last, subject); follows < subjects) before[subject].insert(follows);
     }
     for (const std::set<std::size_t>& others : before) CHECK(others.size() > 1);
   }

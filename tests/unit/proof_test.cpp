@@ -34,6 +34,7 @@ struct Mutant : ScheduleRules {
   std::function<Cursor(const Rules&, const Item&, int)> other_begin = &Rules::begin;
   std::function<void(const Rules&, Cursor&)> other_advance = &Rules::advance;
   std::function<int(const Rules&, const Cursor&)> other_rank = &Rules::rank;
+  std::function<int(const Rules&, const Cursor&)> other_together_to = &Rules::together_to;
   std::function<Item(const Rules&, int)> other_item_at = &Rules::item_at;
   std::function<schedule::Residents(const Rules&, int)> other_residents = &Rules::residents;
 
@@ -41,6 +42,7 @@ struct Mutant : ScheduleRules {
   Cursor begin(const Item& item, int head) const { return other_begin(*this, item, head); }
   void advance(Cursor& at) const { other_advance(*this, at); }
   int rank(const Cursor& at) const { return other_rank(*this, at); }
+  int together_to(const Cursor& at) const { return other_together_to(*this, at); }
   Item item_at(int index) const { return other_item_at(*this, index); }
   schedule::Residents residents(int index) const { return other_residents(*this, index); }
 };
@@ -214,6 +216,15 @@ TEST_CASE("proof: too few workers") {
 }
 
 TEST_CASE("proof: a group that hides from its resident set is still found out") {
+  // alternate that walks query heads of both directions together, or none.
+  Geometry grouped = make_tiles(Kind::alternate, true, 6, 6, 2, 6);
+  grouped.heads = 3;
+  CHECK(prove_schedule(grouped, 12));
+  Mutant together(grouped);
+  together.other_together_to = [](const ScheduleRules&, const Cursor&) { return 3; };
+  check_refused(prove(together, grouped, 12), "walks query heads 0 and 1 together, but from Q tiles 0 and 5");
+  together.other_together_to = [](const ScheduleRules&, const Cursor& at) { return at.head; };
+  check_refused(prove(together, grouped, 12), "query head 0 together with none");
   // alternate whose residents() claims singletons: the gap in ranks betrays it.
   const Geometry g = make_tiles(Kind::alternate, true, 6, 6, 2, 6);
   Mutant mutant(g);

@@ -24,7 +24,7 @@ enum class Schedule {
   ascending,        ///< Q tiles upwards; KV 0, 1, 2, ... add in turn
   descending,       ///< Q tiles downwards (DASH, for causal masks); KV 0, 1, 2, ... add in turn
   shift,            ///< each KV tile starts `shift_stride` Q tiles after its neighbour (DASH, full masks): no stall
-  alternate,        ///< causal: groups of heads alternate between ascending and descending
+  alternate,        ///< causal: groups of heads alternate between ascending and descending; query heads of a KV head go together
   symmetric_shift,  ///< causal: a cluster takes a long and a short KV tile together (DASH): every cluster has the same work
   arrival,          ///< KV tiles add in the order in which a simulation of the launch has them arrive; see Arrival
 };
@@ -34,7 +34,7 @@ enum class ArrivalVisits {
   up,           ///< from the first that sees it, upwards
   down,         ///< from the last, downwards
   up_and_down,  ///< groups of heads in turn
-  turn,         ///< groups of heads in turn, and all query heads of a KV head but one downwards (upwards): as alternate's
+  turn,         ///< groups of heads in turn, each query head as alternate has it, but one after another
   rotate,       ///< upwards and around, neighbours starting evenly apart, as shift
   greedy,       ///< upwards and around, but first those where nobody has to be waited for
 };
