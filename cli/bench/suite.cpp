@@ -66,15 +66,18 @@ Result<std::vector<Plan>> plans_of(const Cell& cell, const Target& target, Accum
   PlanRequest request;
   request.accumulate = accumulate;
   request.static_shape = options.static_shape;
-  std::vector<Plan> plans;
+  const auto plans_in = [](const std::vector<Candidate>& candidates) {
+    std::vector<Plan> plans;
+    for (const Candidate& candidate : candidates) plans.push_back(candidate.plan);
+    return plans;
+  };
   if (options.plans == "best" || options.plans == "candidates") {
     auto choice = make_plan(cell.problem, target, request);
     if (!choice) return choice.error();
-    if (options.plans == "best") return std::vector<Plan>{choice->plan};
-    for (const Candidate& candidate : choice->candidates) plans.push_back(candidate.plan);
-    return plans;
+    return options.plans == "best" ? std::vector<Plan>{choice->plan} : plans_in(choice->candidates);
   }
   if (options.plans == "schedules") {
+    std::vector<Plan> plans;
     for (const Schedule schedule : schedules_of(cell.problem.mask)) {
       request.schedule = schedule;
       // alternate, for one, has no plan where a walk is longer than the device is wide
@@ -86,8 +89,7 @@ Result<std::vector<Plan>> plans_of(const Cell& cell, const Target& target, Accum
   every.most = 1000;
   auto all = tuner::candidates(cell.problem, target, request, every);
   if (!all) return all.error();
-  for (const Candidate& candidate : *all) plans.push_back(candidate.plan);
-  return plans;
+  return plans_in(*all);
 }
 
 /// What does not fit (after --set, say) is left out and counted; the first few are named.
@@ -268,41 +270,31 @@ class Suite {
     struct Subject {
       const Case* of;
       AttentionBackwardKernel kernel;
-      std::size_t number;
-      std::vector<measure::Sample> rounds;
-      bool failed = false;
     };
     std::vector<Subject> subjects;
+    std::vector<std::size_t> numbers;
     for (const Case& one : entry.cases) {
       auto prepared = kernel(one.plan);
       if (!prepared) continue;  // reported already
       if (auto ok = problem->reserve(*prepared); !ok) return ok;
-      const std::size_t number = stand.add([&problem, kernel = *prepared] { return problem->launch(kernel); });
-      subjects.push_back({&one, *std::move(prepared), number, {}, false});
+      numbers.push_back(stand.add([&problem, kernel = *prepared] { return problem->launch(kernel); }));
+      subjects.push_back({&one, *std::move(prepared)});
     }
-    for (int round = 0; round < options_.policy.rounds; ++round)
-      for (const std::size_t i : measure::order_of_round(round, subjects.size())) {
-        Subject& subject = subjects[i];
-        if (subject.failed) continue;
-        auto sample = measuring.round(subject.number);
-        if (sample) {
-          subject.rounds.push_back(*sample);
-          continue;
-        }
-        subject.failed = true;
-        fail(fmt::format("{} {}", entry.cell.name, to_text(subject.of->plan)), sample.error().message);
-        if (auto alive = bench_.context().synchronize(); !alive) return alive;
-      }
+    const auto samples = measuring.rounds(numbers);
+    for (std::size_t i = 0; i < subjects.size(); ++i)
+      if (!samples[i]) fail(fmt::format("{} {}", entry.cell.name, to_text(subjects[i].of->plan)), samples[i].error().message);
+    if (auto alive = bench_.context().synchronize(); !alive) return alive;
     std::optional<Checked> small;
     if (options_.checks) {
       auto made = Checked::create(bench_, sibling(entry.cell.problem));
       if (!made) return made.error();
       small = *std::move(made);
     }
-    for (Subject& subject : subjects) {
+    for (std::size_t i = 0; i < subjects.size(); ++i) {
+      const Subject& subject = subjects[i];
       ++cases_;
-      if (subject.failed) continue;
-      Row row{measure::combined(subject.rounds), {}, {}};
+      if (!samples[i]) continue;
+      Row row{*samples[i], {}, {}};
       if (small)
         if (auto ok = check(*subject.of, subject.kernel, *problem, *small, row); !ok) return ok;
       table_.add(entry.cell.name, entry.cell.problem, subject.of->plan, row.sample.ms_median);

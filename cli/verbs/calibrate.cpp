@@ -89,14 +89,11 @@ Result<void> measure_problem(const CalibrateOptions& options, measure::Workbench
   MeasurementPolicy policy;
   policy.warm_ms = policy.measure_ms = options.seconds * 1e3 / policy.rounds;
   measure::Measuring measuring(*stand, policy);
-  std::vector<std::vector<measure::Sample>> samples(plans.size());
-  for (int round = 0; round < policy.rounds; ++round)
-    for (const std::size_t i : measure::order_of_round(round, plans.size())) {
-      auto sample = measuring.round(subjects[i]);
-      if (!sample) return sample.error();
-      samples[i].push_back(*sample);
-    }
-  for (std::size_t i = 0; i < plans.size(); ++i) rows.push_back({problem, plans[i], measure::combined(samples[i]).ms_median});
+  const auto samples = measuring.rounds(subjects);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (!samples[i]) return samples[i].error();
+    rows.push_back({problem, plans[i], samples[i]->ms_median});
+  }
   return {};
 }
 

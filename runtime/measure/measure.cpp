@@ -94,6 +94,23 @@ Result<Sample> Measuring::round(std::size_t subject, int fewest_launches) {
   return sample;
 }
 
+std::vector<Result<Sample>> Measuring::rounds(const std::vector<std::size_t>& subjects) {
+  std::vector<std::vector<Sample>> samples(subjects.size());
+  std::vector<std::optional<Error>> failed(subjects.size());
+  for (int number = 0; number < policy_.rounds; ++number)
+    for (const std::size_t i : order_of_round(number, subjects.size())) {
+      if (failed[i]) continue;
+      if (auto sample = round(subjects[i]))
+        samples[i].push_back(*sample);
+      else
+        failed[i] = sample.error();
+    }
+  std::vector<Result<Sample>> out;
+  for (std::size_t i = 0; i < subjects.size(); ++i)
+    out.push_back(failed[i] ? Result<Sample>(*failed[i]) : Result<Sample>(combined(samples[i])));
+  return out;
+}
+
 Result<double> Measuring::burst(std::size_t subject) {
   constexpr int kTimes = 7, kLaunches = 3;
   constexpr double kRestMs = 25;

@@ -214,16 +214,10 @@ class Bench {
   Result<void> measure(EventStand& mine) {
     RankStand stand(mine, largest_);
     Measuring measuring(stand, policy_);
-    std::vector<std::vector<Sample>> rounds(subjects_.size());
-    for (int round = 0; round < policy_.rounds; ++round) {
-      for (const std::size_t i : order_of_round(round, subjects_.size())) {
-        auto sample = measuring.round(subjects_[i]);
-        if (!sample) return sample.error();
-        rounds[i].push_back(*sample);
-      }
-    }
+    const auto samples = measuring.rounds(subjects_);
     for (std::size_t i = 0; i < subjects_.size(); ++i) {
-      report_.times[i].steady = combined(rounds[i]);
+      if (!samples[i]) return samples[i].error();
+      report_.times[i].steady = *samples[i];
       auto burst = measuring.burst(subjects_[i]);
       if (!burst) return burst.error();
       report_.times[i].burst_ms = *burst;

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <barrier>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -28,7 +30,8 @@ class FakeStand : public measure::Stand {
     rested_ms.push_back(ms);
   }
   Result<measure::Batches> run(std::size_t subject, int batches, int launches) override {
-    if (fails) return Error{ErrorCode::driver, "a launch failed"};
+    if (fails || subject == failing) return Error{ErrorCode::driver, "a launch failed"};
+    ++runs[subject];
     const double ms = subject_ms_[subject];
     busy_ms.push_back(ms * batches * launches);
     now += busy_ms.back();
@@ -40,6 +43,8 @@ class FakeStand : public measure::Stand {
 
   double now = 5000;
   bool fails = false;
+  std::optional<std::size_t> failing;  ///< this subject
+  std::map<std::size_t, int> runs;     ///< that did not fail, of each subject
   std::vector<double> busy_ms, rested_ms;
 
  private:
@@ -98,6 +103,26 @@ TEST_CASE("measuring: short launches share a batch, and a number of launches can
   sample = measuring.round(0, 2345);
   REQUIRE(sample.ok());
   CHECK(sample->launches >= 2345);
+}
+
+TEST_CASE("measuring: in rounds every subject has its result, and one that fails holds up no other") {
+  FakeStand stand({2, 3, 4});
+  stand.failing = 1;
+  MeasurementPolicy policy;
+  policy.rounds = 3;
+  measure::Measuring measuring(stand, policy);
+  const auto samples = measuring.rounds({2, 1, 0});
+  REQUIRE(samples.size() == 3);
+  REQUIRE(samples[0].ok());
+  CHECK(samples[0]->ms_median == 4);
+  REQUIRE_FALSE(samples[1].ok());
+  CHECK(samples[1].error().message == "a launch failed");
+  REQUIRE(samples[2].ok());
+  CHECK(samples[2]->ms_median == 2);
+  CHECK(stand.runs[0] >= 2 * policy.rounds);  // a warm-up and a measurement each
+  CHECK(stand.runs[2] >= 2 * policy.rounds);
+  CHECK(stand.runs[1] == 0);
+  CHECK(measuring.rounds({}).empty());
 }
 
 TEST_CASE("measuring: a burst follows a rest") {

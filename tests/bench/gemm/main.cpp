@@ -29,7 +29,8 @@ struct Options {
   std::string shapes = kShapes;
   std::vector<std::string> plans;
   std::string cublas, csv;
-  double warm_seconds = 2, seconds = 0.4;
+  double warm_seconds = 2, seconds = 0.8;  // power takes some 1.5 s to settle
+  int rounds = 2;
   bool burst_only = false;
   int device = 0;
 };
@@ -131,29 +132,36 @@ class Bench {
     auto stand = measure::EventStand::create(stream_.get(), nvml_);
     if (!stand) return stand.error();
     measure::Measuring measuring(*stand, policy());
+    std::vector<std::size_t> subjects;
+    std::vector<std::uint64_t> differing;
+    std::vector<Timing> timings(contenders.size());
     for (const Contender& contender : contenders) {
-      auto differing = once(contender, &contender == &contenders.front(), *d, *expected);
-      if (!differing) return differing.error();
-      const std::size_t subject = stand->add(contender.launch);
-      Timing timing;
-      auto burst = measuring.burst(subject);
-      if (!burst) return burst.error();
-      timing.burst_ms = *burst;
-      if (!options_.burst_only) {
-        auto steady = measuring.round(subject);
-        if (!steady) return steady.error();
-        timing.steady = *steady;
-      }
-      print(problem, contender.name, timing, *differing);
+      auto words = once(contender, differing.empty(), *d, *expected);
+      if (!words) return words.error();
+      differing.push_back(*words);
+      subjects.push_back(stand->add(contender.launch));
     }
+    for (std::size_t i = 0; i < subjects.size(); ++i) {
+      auto burst = measuring.burst(subjects[i]);
+      if (!burst) return burst.error();
+      timings[i].burst_ms = *burst;
+    }
+    if (!options_.burst_only) {
+      const auto steady = measuring.rounds(subjects);
+      for (std::size_t i = 0; i < subjects.size(); ++i) {
+        if (!steady[i]) return steady[i].error();
+        timings[i].steady = *steady[i];
+      }
+    }
+    for (std::size_t i = 0; i < contenders.size(); ++i) print(problem, contenders[i].name, timings[i], differing[i]);
     return {};
   }
 
   [[nodiscard]] MeasurementPolicy policy() const {
     MeasurementPolicy policy;
-    policy.first_warm_ms = policy.warm_ms = options_.warm_seconds * 1e3;
+    policy.first_warm_ms = policy.warm_ms = policy.round_warm_ms = options_.warm_seconds * 1e3;
     policy.measure_ms = options_.seconds * 1e3;
-    policy.rounds = 1;
+    policy.rounds = options_.rounds;
     return policy;
   }
 
@@ -203,8 +211,12 @@ int main(int argc, char** argv) {
   app.add_option("--plan", options.plans, "an overlap-plan text; repeat for several")->take_all();
   app.add_option("--cublas", options.cublas, "path of libcublas.so; default: the loader's");
   app.add_option("--csv", options.csv, "also write this file");
-  app.add_option("--warm", options.warm_seconds, "seconds of launches before a steady measurement")->capture_default_str();
+  app.add_option("--warm", options.warm_seconds, "seconds of launches before each round of a steady measurement")
+      ->capture_default_str();
   app.add_option("--seconds", options.seconds, "of a steady measurement")->capture_default_str();
+  app.add_option("--rounds", options.rounds, "of a steady measurement, in which the contenders take turns")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
   app.add_option("--device", options.device, "CUDA device")->capture_default_str();
   app.add_flag("--burst-only", options.burst_only, "no steady measurement");
   CLI11_PARSE(app, argc, argv);
