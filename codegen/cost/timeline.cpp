@@ -254,7 +254,8 @@ Timed affordable(const Launch& launch, const StepTimes& times, double most_tasks
   const int rotating = g.kind == Kind::shift             ? g.q_tiles
                        : g.kind == Kind::symmetric_shift ? g.q_tiles - schedule::first_q(g, schedule::pairs(g) - 1)
                                                          : 0;
-  // Beyond that only what would take several times too long.
+  // More rows than half of the Q tiles, or than leave every rotating unit one, are merged only where the launch would still be
+  // kMostOver times too many tasks.
   constexpr int kMostOver = 4;
   const double wanted = tasks / most_tasks / keys;
   const int needed = static_cast<int>(std::ceil(wanted / kMostOver / g.heads));

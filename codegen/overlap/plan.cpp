@@ -23,7 +23,7 @@ Result<void> check_ranges(const OverlapPlan& plan) {
   } ranges[] = {{"ranks", plan.ranks, 1, overlap::kMostRanks},
                 {"stages", plan.stages, 2, 12},
                 {"store_buffers", plan.store_buffers, 1, 8},
-                {"cluster", plan.cluster, 1, 4},
+                {"cluster", plan.cluster, 1, 2},
                 {"group_m", plan.group_m, 1, 4096},
                 {"workers", plan.workers, 1, 1024},
                 {"sub_slices", plan.sub_slices, 1, 256}};

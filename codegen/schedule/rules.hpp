@@ -64,7 +64,7 @@ class ScheduleRules {
     ++at.step;
     at.q = table_ != nullptr ? visit(at).q : schedule::next_q(*g_, at.item, at.head, at.q);
   }
-  [[nodiscard]] int together_to(const Cursor& at) const { return schedule::together_to(*g_, at.item, at.head); }
+  [[nodiscard]] int together_to(const Cursor& at) const { return schedule::together_with(*g_, at.item, at.head).end; }
   [[nodiscard]] int rank(const Cursor& at) const {
     return table_ != nullptr ? visit(at).rank : schedule::rank(*g_, at.item, at.q);
   }

@@ -284,7 +284,7 @@ struct Loader {
     // Not unrolled where a static shape makes the counts constants: the copies would spill.
 #pragma unroll 1
     for (int from = 0; from < config.group && item.steps > 0;) {
-      const int to = schedule::together_to(g, at, from);
+      const int to = schedule::together_with(g, at, from).end;
       Visits visits(params, g, at, from, item.steps / config.group);
 #pragma unroll 1
       for (int t = item.steps / config.group; t > 0; --t) {

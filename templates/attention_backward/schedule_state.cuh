@@ -31,15 +31,15 @@ struct ScheduleState {
   /// The step that begins; the state then stands at the one after it.
   __device__ __forceinline__ Step take(const MainParams& params, const schedule::Geometry& g) {
     if (--left == 0) flags |= Step::last;
-    const int from = schedule::together_from(g, at, member), to = schedule::together_to(g, at, member);
-    if (member == from) visit = visits.next(g, at, member);
+    const schedule::Range together = schedule::together_with(g, at, member);
+    if (member == together.first) visit = visits.next(g, at, member);
     const Step step{4 * visit.q + flags, head_tile + visit.q, visit.rank, more};
     flags = 0;
     head_tile += g.q_tiles;
-    if (++member < to) return step;
+    if (++member < together.end) return step;
     if (--head_left > 0) {
-      member = from;
-      head_tile -= (to - from) * g.q_tiles;
+      member = together.first;
+      head_tile -= (together.end - together.first) * g.q_tiles;
     } else if (left > 0) {
       head_left = steps_of(params, g, at);
       visits = Visits(params, g, at, member, head_left);

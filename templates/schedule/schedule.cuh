@@ -83,12 +83,13 @@ ORDO_HOST_DEVICE constexpr Item second_half(const Geometry& g, const Item& item)
   return {item.walk, g.units - 1 - item.unit, true};
 }
 
-/// First and one past the last pair of the wave of pair `p`.
-struct Wave {
+/// A first one and one past the last.
+struct Range {
   int first;
   int end;
 };
-ORDO_HOST_DEVICE constexpr Wave wave_of(const Geometry& g, int p) {
+/// The pairs of the wave of pair `p`.
+ORDO_HOST_DEVICE constexpr Range wave_of(const Geometry& g, int p) {
   const int first = p - p % g.wave;
   return {first, minimum(first + g.wave, pairs(g))};
 }
@@ -112,16 +113,11 @@ ORDO_HOST_DEVICE constexpr int direction(const Geometry& g, const Item& item, in
 // Query heads of a walk are walked one after another, but for alternate's of one direction: those are walked together, each Q
 // tile for all of these heads before the next.
 
-/// The first of the query heads that are walked together with `head`, and one past their last.
-ORDO_HOST_DEVICE constexpr int together_from(const Geometry& g, const Item& item, int head) {
-  if (g.kind != Kind::alternate || g.heads == 1) return head;
+/// The query heads that are walked together with `head`, itself among them.
+ORDO_HOST_DEVICE constexpr Range together_with(const Geometry& g, const Item& item, int head) {
+  if (g.kind != Kind::alternate || g.heads == 1) return {head, head + 1};
   const int down = first_down(item.flipped, g.heads);
-  return head < down ? 0 : down;
-}
-ORDO_HOST_DEVICE constexpr int together_to(const Geometry& g, const Item& item, int head) {
-  if (g.kind != Kind::alternate || g.heads == 1) return head + 1;
-  const int down = first_down(item.flipped, g.heads);
-  return head < down ? down : g.heads;
+  return head < down ? Range{0, down} : Range{down, g.heads};
 }
 
 /// The Q tile of the first step of a query head. Only for units with steps() > 0, and not for arrival.
@@ -147,7 +143,7 @@ ORDO_HOST_DEVICE constexpr int next_q(const Geometry& g, const Item& item, int h
 /// rotate or ascend, then the short ones, of which the shortest arrives last.
 ORDO_HOST_DEVICE constexpr int pair_rank(const Geometry& g, int unit, int q) {
   const int p = minimum(unit, g.units - 1 - unit);
-  const Wave wave = wave_of(g, p);
+  const Range wave = wave_of(g, p);
   const int seen_by = contributors(g, q);
   // Short units of pairs a .. b-1 see q when the pair is at least units - seen_by.
   const int shorts = g.units / 2;

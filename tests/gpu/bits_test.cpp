@@ -213,6 +213,22 @@ std::vector<Case> one_of_each(const Target& target) {
   add(Mask::causal, 64, Schedule::descending, Accumulate::ordered, 1);
   add(Mask::full, 64, Schedule::ascending, Accumulate::exact, 1);
   add(Mask::causal, 128, Schedule::ascending, Accumulate::exact, 2);
+  // `alternate` with more query heads a KV head than two: the first walked upwards, the others downwards together; each walk a
+  // group, so that both ways occur.
+  for (const int head_dim : {128, 64}) {
+    for (const int kv_heads : {2, 1}) {
+      const AttentionBackward problem{.batch = 2,
+                                      .seqlen_q = 700,
+                                      .seqlen_k = 901,
+                                      .heads = 8,
+                                      .kv_heads = kv_heads,
+                                      .head_dim = head_dim,
+                                      .mask = Mask::causal};
+      Plan plan = must(plan_with(problem, target, Schedule::alternate, Accumulate::ordered, head_dim / 64));
+      plan.head_group = 1;
+      cases.push_back({problem, must(checked(problem, plan))});
+    }
+  }
   return cases;
 }
 

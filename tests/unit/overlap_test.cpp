@@ -96,6 +96,8 @@ TEST_CASE("overlap: rules name what was found") {
   refused(plan.validate(), "shared memory");
   plan = {.tile_n = 96};
   refused(plan.validate(), "tile_n 96");
+  plan = {.cluster = 4};
+  refused(plan.validate(), "cluster is 4; it must be within 1 .. 2");
   plan = {.b = Storage::row, .tile_n = 192};
   refused(plan.validate(), "use cluster 1");
   plan = {.transport = Transport::direct};
