@@ -102,7 +102,7 @@ sanitize() {
 torch() { ORDO_LIBRARY=$build/lib/libordo.so.0 PYTHONPATH=$root/examples/pytorch "$python" -m unittest discover -s "$root/examples/pytorch/tests"; }
 bench() { bash "$here/bench/run.sh" "${ORDO_BENCH_NAME:-device}"; }
 overheads() { "$ordo" bench --overheads; }
-schedules() { "$ordo" bench --suite --accumulate ordered --plans schedules --no-checks --csv "$out/schedules.csv" --table "$out/schedules-table.csv"; }
+schedules() { "$ordo" bench --suite --accumulate ordered --plans schedules --no-checks --warmup 0.05 --measure 0.6 --rounds 4 --csv "$out/schedules.csv" --table "$out/schedules-table.csv"; }
 roofline() { "$python" "$here/bench/roofline.py" "${ORDO_BENCH_NAME:-device}"; }
 peers() { "$build/bin/ordo_peer_tests" --duration=true; }
 

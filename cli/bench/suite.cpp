@@ -280,7 +280,7 @@ class Suite {
       numbers.push_back(stand.add([&problem, kernel = *prepared] { return problem->launch(kernel); }));
       subjects.push_back({&one, *std::move(prepared)});
     }
-    const auto samples = measuring.rounds(numbers);
+    const auto samples = measuring.rounds_of_each(numbers);
     for (std::size_t i = 0; i < subjects.size(); ++i)
       if (!samples[i]) fail(fmt::format("{} {}", entry.cell.name, to_text(subjects[i].of->plan)), samples[i].error().message);
     if (auto alive = bench_.context().synchronize(); !alive) return alive;

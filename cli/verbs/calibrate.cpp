@@ -90,10 +90,8 @@ Result<void> measure_problem(const CalibrateOptions& options, measure::Workbench
   policy.warm_ms = policy.measure_ms = options.seconds * 1e3 / policy.rounds;
   measure::Measuring measuring(*stand, policy);
   const auto samples = measuring.rounds(subjects);
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    if (!samples[i]) return samples[i].error();
-    rows.push_back({problem, plans[i], samples[i]->ms_median});
-  }
+  if (!samples) return samples.error();
+  for (std::size_t i = 0; i < plans.size(); ++i) rows.push_back({problem, plans[i], (*samples)[i].ms_median});
   return {};
 }
 

@@ -94,7 +94,20 @@ Result<Sample> Measuring::round(std::size_t subject, int fewest_launches) {
   return sample;
 }
 
-std::vector<Result<Sample>> Measuring::rounds(const std::vector<std::size_t>& subjects) {
+Result<std::vector<Sample>> Measuring::rounds(const std::vector<std::size_t>& subjects) {
+  std::vector<std::vector<Sample>> samples(subjects.size());
+  for (int number = 0; number < policy_.rounds; ++number)
+    for (const std::size_t i : order_of_round(number, subjects.size())) {
+      auto sample = round(subjects[i]);
+      if (!sample) return sample.error();
+      samples[i].push_back(*sample);
+    }
+  std::vector<Sample> out;
+  for (const std::vector<Sample>& of_one : samples) out.push_back(combined(of_one));
+  return out;
+}
+
+std::vector<Result<Sample>> Measuring::rounds_of_each(const std::vector<std::size_t>& subjects) {
   std::vector<std::vector<Sample>> samples(subjects.size());
   std::vector<std::optional<Error>> failed(subjects.size());
   for (int number = 0; number < policy_.rounds; ++number)

@@ -63,9 +63,11 @@ class ORDO_API Measuring {
   /// One round; of at least `fewest_launches`.
   Result<Sample> round(std::size_t subject, int fewest_launches = 0);
 
-  /// All rounds of the policy, in which the subjects take turns (order_of_round): one result a subject, its rounds combined. A
-  /// subject that fails takes no part in later rounds.
-  std::vector<Result<Sample>> rounds(const std::vector<std::size_t>& subjects);
+  /// All rounds of the policy, in which the subjects take turns (order_of_round): for each subject its rounds combined. Ends at
+  /// the first failure.
+  Result<std::vector<Sample>> rounds(const std::vector<std::size_t>& subjects);
+  /// The same, but a subject that fails only takes no part in later rounds.
+  std::vector<Result<Sample>> rounds_of_each(const std::vector<std::size_t>& subjects);
 
   /// Milliseconds of one launch at the clocks of a card that was idle: the median of 7 times three launches, after 25 ms of rest
   /// each.

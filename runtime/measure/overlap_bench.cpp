@@ -215,9 +215,9 @@ class Bench {
     RankStand stand(mine, largest_);
     Measuring measuring(stand, policy_);
     const auto samples = measuring.rounds(subjects_);
+    if (!samples) return samples.error();
     for (std::size_t i = 0; i < subjects_.size(); ++i) {
-      if (!samples[i]) return samples[i].error();
-      report_.times[i].steady = *samples[i];
+      report_.times[i].steady = (*samples)[i];
       auto burst = measuring.burst(subjects_[i]);
       if (!burst) return burst.error();
       report_.times[i].burst_ms = *burst;

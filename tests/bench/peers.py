@@ -228,7 +228,7 @@ def text_of(row):
 
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--warm-ms", type=float, default=300)
+    parser.add_argument("--warm-ms", type=float, default=1200)
     parser.add_argument("--first-warm-ms", type=float, default=2000)
     parser.add_argument("--measure-ms", type=float, default=300)
     parser.add_argument("--cells", default="", help="only cells whose name holds one of these comma-separated parts")

@@ -105,13 +105,13 @@ TEST_CASE("measuring: short launches share a batch, and a number of launches can
   CHECK(sample->launches >= 2345);
 }
 
-TEST_CASE("measuring: in rounds every subject has its result, and one that fails holds up no other") {
+TEST_CASE("measuring: in rounds every subject has its result; one that fails ends them, or only its own") {
   FakeStand stand({2, 3, 4});
   stand.failing = 1;
   MeasurementPolicy policy;
   policy.rounds = 3;
   measure::Measuring measuring(stand, policy);
-  const auto samples = measuring.rounds({2, 1, 0});
+  const auto samples = measuring.rounds_of_each({2, 1, 0});
   REQUIRE(samples.size() == 3);
   REQUIRE(samples[0].ok());
   CHECK(samples[0]->ms_median == 4);
@@ -122,7 +122,17 @@ TEST_CASE("measuring: in rounds every subject has its result, and one that fails
   CHECK(stand.runs[0] >= 2 * policy.rounds);  // a warm-up and a measurement each
   CHECK(stand.runs[2] >= 2 * policy.rounds);
   CHECK(stand.runs[1] == 0);
-  CHECK(measuring.rounds({}).empty());
+  CHECK(measuring.rounds_of_each({}).empty());
+
+  const auto all = measuring.rounds({2, 1, 0});
+  REQUIRE_FALSE(all.ok());
+  CHECK(all.error().message == "a launch failed");
+  stand.failing.reset();
+  const auto both = measuring.rounds({2, 0});
+  REQUIRE(both.ok());
+  REQUIRE(both->size() == 2);
+  CHECK((*both)[0].ms_median == 4);
+  CHECK((*both)[1].ms_median == 2);
 }
 
 TEST_CASE("measuring: a burst follows a rest") {

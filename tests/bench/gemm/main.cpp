@@ -148,10 +148,8 @@ class Bench {
     }
     if (!options_.burst_only) {
       const auto steady = measuring.rounds(subjects);
-      for (std::size_t i = 0; i < subjects.size(); ++i) {
-        if (!steady[i]) return steady[i].error();
-        timings[i].steady = *steady[i];
-      }
+      if (!steady) return steady.error();
+      for (std::size_t i = 0; i < subjects.size(); ++i) timings[i].steady = (*steady)[i];
     }
     for (std::size_t i = 0; i < contenders.size(); ++i) print(problem, contenders[i].name, timings[i], differing[i]);
     return {};
