@@ -68,6 +68,7 @@ Result<std::vector<Plan>> plans_of(const Cell& cell, const Target& target, Accum
   request.static_shape = options.static_shape;
   const auto plans_in = [](const std::vector<Candidate>& candidates) {
     std::vector<Plan> plans;
+    plans.reserve(candidates.size());
     for (const Candidate& candidate : candidates) plans.push_back(candidate.plan);
     return plans;
   };

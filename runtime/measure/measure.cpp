@@ -102,8 +102,8 @@ Result<std::vector<Sample>> Measuring::rounds(const std::vector<std::size_t>& su
       if (!sample) return sample.error();
       samples[i].push_back(*sample);
     }
-  std::vector<Sample> out;
-  for (const std::vector<Sample>& of_one : samples) out.push_back(combined(of_one));
+  std::vector<Sample> out(subjects.size());
+  std::ranges::transform(samples, out.begin(), &combined);
   return out;
 }
 
@@ -119,6 +119,7 @@ std::vector<Result<Sample>> Measuring::rounds_of_each(const std::vector<std::siz
         failed[i] = sample.error();
     }
   std::vector<Result<Sample>> out;
+  out.reserve(subjects.size());
   for (std::size_t i = 0; i < subjects.size(); ++i)
     out.push_back(failed[i] ? Result<Sample>(*failed[i]) : Result<Sample>(combined(samples[i])));
   return out;
