@@ -103,7 +103,7 @@ torch() { ORDO_LIBRARY=$build/lib/libordo.so.0 PYTHONPATH=$root/examples/pytorch
 bench() { bash "$here/bench/run.sh" "${ORDO_BENCH_NAME:-device}"; }
 overheads() { "$ordo" bench --overheads; }
 schedules() { "$ordo" bench --suite --accumulate ordered --plans schedules --no-checks --warmup 0.05 --measure 0.6 --rounds 4 --csv "$out/schedules.csv" --table "$out/schedules-table.csv"; }
-roofline() { "$python" "$here/bench/roofline.py" "${ORDO_BENCH_NAME:-device}"; }
+roofline() { "$python" "$here/bench/roofline.py" "${ORDO_BENCH_NAME:-device}" --ordo "$ordo" --out "$out"; }
 peers() { "$build/bin/ordo_peer_tests" --duration=true; }
 
 failed=0
