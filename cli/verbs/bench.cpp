@@ -64,9 +64,9 @@ Result<int> bench_one(const BenchOptions& options) {
 }
 
 /// One plan: one round of a second after two of warm-up. The suite: one round of every case, long enough after the case before
-/// for the card to have settled. Its power limit is held over a second or so, in which whatever follows a case that draws less
-/// runs faster: at head_dim 64, full, 16k, between rounds of `exact` and with 0.05 s of warm-up, `ordered` was at 533 TFLOP/s and
-/// `atomic` at 557; after 1.5 s each they are at 549 and 551.
+/// for the card to have settled. It holds its power limit over a second or so, in which what follows a case that draws less seems
+/// to run faster: at head_dim 64, full, 16k, between rounds of `exact` and with 0.05 s of warm-up, `ordered` was at 533 TFLOP/s
+/// and `atomic` at 557; after 1.5 s each, without `exact`, at 549 and 551.
 Result<void> set_policy(BenchOptions& options) {
   MeasurementPolicy& policy = options.policy;
   policy.rounds = options.rounds.value_or(1);

@@ -19,10 +19,11 @@
 // - A cluster of two halves the reads of B from L2: without it 0.93..0.97, and 0.77 at 16384 rows.
 // - tile_m rows walked together (group_m 4, 8, 16 clusters' rows): within 2 %; 8 is best on the long shapes.
 // - A tile counts by its waves: 7168 columns of 2048 rows are 448 tiles of 256 columns (3.4 waves of 132) or 896 of 128 (6.8).
-// - What the longest products lack is L2: 16384 x 8192 x 14336 reads 7 GB of DRAM, cuBLAS (192 x 192) 5, the operands are 0.7.
-//   Tried, steady: clusters of four (a quarter fewer reads of L2, 10 % more of DRAM) -1 .. -6 %; every other tile's k from the
-//   end (DRAM -12 %, other bits) within 1 %; loaders that wait for others 8 .. 32 blocks of k behind them: with a look at the
-//   others every 0.1 us DRAM 9 -> 4 GB, but 8 % slower; with one every 1 .. 4 us neither changes.
+// - The longest products miss L2 more than cuBLAS: 16384 x 8192 x 14336 reads 7 to 9 GB, cuBLAS (192 x 192) 5; operands: 0.7.
+//   Tried, steady: clusters of four (a quarter fewer reads of L2, 10 % more of DRAM) -2 .. -6 %; every other tile's k from the
+//   end (DRAM -12 %, other bits) -1 .. -2 %, and with group_m 16, where it helps, as fast as 8 without; loaders that wait for
+//   others 8 .. 32 blocks of k behind them: with a look at the others every 0.1 us DRAM 9 -> 4 GB, but 8 % slower; with one every
+//   1 .. 4 us about the same DRAM, and no faster.
 #pragma once
 
 namespace ordo::overlap {
